@@ -1,0 +1,1 @@
+"""Evaluation: estimators, benchmark loaders and the run behind `qae eval`."""
