@@ -1,0 +1,52 @@
+"""Tasks: where problems come from and how completions are graded."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qae.tasks.arithmetic import ArithmeticTask
+from qae.tasks.task import Item, Task
+
+__all__ = ["TASKS", "Item", "Task", "make_task"]
+
+
+def make_task(config: Mapping[str, Any], seed: int) -> Task:
+    """The task that a config section describes.
+
+    Args:
+        config: `{"name": <one of TASKS>, ...}`; other keys are the task's options, nulls left out.
+        seed: of the run.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: an unknown name or option; the text names the nearest right one.
+
+    Example:
+        >>> make_task({"name": "arithmetic", "levels": ["1x1"]}, seed=0).train_item(0).level
+        '1x1'
+    """
+    options = {key: value for key, value in config.items() if value is not None}
+    name = options.pop("name", None)
+    if name not in TASKS:
+        near = _nearest(str(name), TASKS)
+        raise ValueError(f"task.name: unknown task {name!r}{near}; tasks are {', '.join(TASKS)}")
+    make = TASKS[name]
+    known = [key for key in inspect.signature(make).parameters if key != "seed"]
+    for key in options:
+        if key not in known:
+            near = _nearest(key, known)
+            raise ValueError(f"task.{key}: no option of task {name}{near}; options are {', '.join(known)}")
+    return make(seed=seed, **options)
+
+
+def _nearest(word: str, known: "Mapping[str, Any] | list[str]") -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "arithmetic": ArithmeticTask,
+}

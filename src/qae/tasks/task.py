@@ -39,7 +39,7 @@ class Task(Protocol):
     size: int | None
 
     def train_item(self, i: int) -> Item:
-        """Training item i: a pure function of (seed, i), for any i >= 0 (a finite set is reshuffled each pass)."""
+        """Training item i >= 0: a pure function of (seed, i) (a finite set is reshuffled each pass)."""
         ...
 
     def heldout_items(self, count: int) -> list[Item]:
