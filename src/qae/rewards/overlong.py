@@ -12,7 +12,7 @@ def overlong_penalty(
         penalty = factor * clip((start - length) / buffer_tokens, -1, 0)
 
     Added to a completion's reward. `buffer_tokens=0` switches it off. DAPO takes max_tokens 20,480,
-    buffer_tokens 4,096, factor 1, on top of rewards of +-1; on rewards of 0/1 a factor of 0.5 weighs the same.
+    buffer_tokens 4,096, factor 1, on top of rewards of +-1; on rewards of 0/1, 0.5 weighs the same.
 
     Args:
         lengths: tokens of each completion [n].
