@@ -46,7 +46,9 @@ def read_recipe(recipe: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(contents, dict):
         raise ConfigError(f"{path} must hold a mapping of sections, found {type(contents).__name__}")
-    return f"recipe {recipe}" if path == shipped else str(path), cast(dict[str, Any], contents)
+    contents = cast(dict[str, Any], contents)
+    contents.pop("about", None)  # what a finished run's config.yaml says of its versions and machine
+    return f"recipe {recipe}" if path == shipped else str(path), contents
 
 
 def parse_overrides(overrides: Iterable[str]) -> Flat:
