@@ -115,9 +115,7 @@ def test_broken_lines_are_skipped_and_counted(tmp_path: Path) -> None:
 
 def test_a_rollout_without_a_required_field_is_broken(tmp_path: Path) -> None:
     path = RunWriter(tmp_path).write_rollouts(1, [rollout()])
-    path.write_text(
-        path.read_text() + '{"step": 1, "prompt": "x"}\n' + '{"step": 1, "pro\xff', encoding="latin-1"
-    )
+    path.write_text(path.read_text() + '{"step": 1, "prompt": "x"}\n' + '{"step": 1, "pro\xff', encoding="latin-1")
     tally = ReadTally()
     assert len(list(read_rollouts(path, tally=tally))) == 1
     assert tally.broken == 2
@@ -132,9 +130,7 @@ def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"schema": 1, "step": 1}\n{"schema": 2, "step": 2}\n')
-    with pytest.raises(
-        SchemaError, match=r"metrics\.jsonl line 2 has schema 2; this qae reads up to 1\. Upgrade"
-    ):
+    with pytest.raises(SchemaError, match=r"metrics\.jsonl line 2 has schema 2; this qae reads up to 1\. Upgrade"):
         read_metrics(tmp_path)
 
 
@@ -202,7 +198,7 @@ def test_a_killed_writer_leaves_whole_records(tmp_path: Path) -> None:
 
 def test_the_module_needs_only_the_standard_library() -> None:
     code = (
-        "import sys; before = set(sys.modules); import qae.records\n"
+        "import sys; before = set(sys.modules); import qae.records, qae.detect\n"
         "new = {m.split('.')[0] for m in set(sys.modules) - before} - {'qae'} - sys.stdlib_module_names\n"
         "print(sorted(new))"
     )
