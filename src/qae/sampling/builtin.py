@@ -1,0 +1,270 @@
+"""The built-in engine: continuous batching over a static cache, prompts computed once."""
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from qae.policies.policy import Policy
+from qae.sampling.decoder import Decoder, KeyValues
+from qae.sampling.draw import draw
+from qae.sampling.finish import Finish, check_prompts
+from qae.sampling.rng import uniform_pairs
+from qae.sampling.types import Completion, Progress, SamplingParams
+from qae.sampling.weights import fuse
+
+_REPORT_EVERY = 8
+# Off the CPU, whether rows have finished is asked every few tokens: each question waits for the device.
+_DEVICE_CHECK_EVERY = 8
+
+
+class BuiltinEngine:
+    """Samples from a Llama-shaped policy with fused copies of its weights.
+
+    Args:
+        policy: for which `why_not_fused(policy.model)` is None.
+        max_rows: completions decoded at the same time; None: as many as `cache_gb` holds, 256 at most.
+        cache_gb: memory for keys and values in 2^30 bytes.
+        prefill_tokens: prompt tokens computed in one forward pass.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        max_rows: int | None = None,
+        cache_gb: float = 4.0,
+        prefill_tokens: int = 4096,
+    ) -> None:
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}: it must be at least 1")
+        self._policy = policy
+        self._max_rows = max_rows
+        self._cache_bytes = cache_gb * 2**30
+        self._prefill_tokens = prefill_tokens
+        self._decoder: Decoder | None = None
+
+    def refresh(self) -> None:
+        """Copy the policy's current weights."""
+        policy = self._policy
+        weights = fuse(policy.model, policy.compute_dtype)
+        self._decoder = Decoder(weights, dtype=policy.compute_dtype, context_tokens=policy.context_tokens)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prompts: list[list[int]],
+        row_prompt: list[int],
+        row_keys: list[int],
+        params: SamplingParams,
+        progress: Progress | None = None,
+    ) -> list[Completion]:
+        """One completion per row, in row order. See `qae.sampling.types.Engine`."""
+        policy = self._policy
+        check_prompts(prompts, row_prompt, row_keys, policy.context_tokens, params)
+        if not row_prompt:
+            return []
+        if self._decoder is None:
+            self.refresh()
+            assert self._decoder is not None
+        finish = Finish(policy.tokenizer, policy.eos_ids, params)
+        batch = _Batch(
+            self._decoder,
+            prompts,
+            row_prompt,
+            row_keys,
+            params,
+            finish,
+            self._rows(prompts, row_prompt, params),
+            self._prefill_tokens,
+        )
+        return batch.run(progress)
+
+    def _rows(self, prompts: list[list[int]], row_prompt: list[int], params: SamplingParams) -> int:
+        if self._max_rows is not None:
+            return min(self._max_rows, len(row_prompt))
+        assert self._decoder is not None
+        w = self._decoder.weights
+        tokens = max(len(prompts[i]) for i in row_prompt) + params.max_tokens
+        per_row = 2 * len(w.layers) * w.key_heads * w.head_dim * tokens * self._decoder.dtype.itemsize
+        return max(1, min(256, len(row_prompt), int(self._cache_bytes // per_row)))
+
+
+class _Prompts:
+    """Prompts computed a chunk ahead of the rows that need them, behind their common prefix."""
+
+    def __init__(self, decoder: Decoder, prompts: list[list[int]], order: list[int], chunk_tokens: int) -> None:
+        self._decoder = decoder
+        self._waiting = deque(order)
+        self._chunk_tokens = chunk_tokens
+        self._done: dict[int, tuple[KeyValues, Tensor, int]] = {}
+        # The last token of a prompt is never part of the prefix: its hidden state gives the first logits.
+        shared = _common_prefix([prompts[i] for i in order])
+        self._suffix = {i: prompts[i][shared:] for i in order}
+        self.prefix = None
+        if shared:
+            head = torch.tensor([prompts[order[0]][:shared]], device=decoder.device)
+            self.prefix = decoder.prefill(head, None)[1]
+        self.longest = max(map(len, self._suffix.values()))
+
+    def length(self, index: int) -> int:
+        return len(self._suffix[index])
+
+    def take(self, index: int) -> tuple[KeyValues, Tensor, int]:
+        """Chunk's keys and values, its last hidden states, and the place of prompt `index` in them."""
+        while index not in self._done:
+            self._compute_chunk()
+        return self._done[index]
+
+    def drop(self, index: int) -> None:
+        del self._done[index]
+
+    def _compute_chunk(self) -> None:
+        chunk = [self._waiting.popleft()]
+        longest = self.length(chunk[0])
+        while self._waiting:
+            longest = max(longest, self.length(self._waiting[0]))
+            if longest * (len(chunk) + 1) > self._chunk_tokens:
+                break
+            chunk.append(self._waiting.popleft())
+        longest = max(map(self.length, chunk))
+        ids = [self._suffix[i] + [0] * (longest - self.length(i)) for i in chunk]
+        device = self._decoder.device
+        hidden, key_values = self._decoder.prefill(torch.tensor(ids, device=device), self.prefix)
+        ends = torch.tensor([self.length(i) - 1 for i in chunk], device=device)
+        last = hidden[torch.arange(len(chunk), device=device), ends]
+        for place, index in enumerate(chunk):
+            self._done[index] = (key_values, last, place)
+
+
+def _common_prefix(prompts: list[list[int]]) -> int:
+    """Tokens that all prompts start with, the last token of the shortest left out."""
+    low, high = min(prompts), max(prompts)
+    limit = min(map(len, prompts)) - 1
+    return next((i for i in range(limit) if low[i] != high[i]), limit)
+
+
+class _Batch:
+    """One call of `generate`: rows enter slots, are decoded in lockstep, and leave."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: list[list[int]],
+        row_prompt: list[int],
+        row_keys: list[int],
+        params: SamplingParams,
+        finish: Finish,
+        slots: int,
+        prefill_tokens: int,
+    ) -> None:
+        self._decoder = decoder
+        self._row_prompt = row_prompt
+        self._params = params
+        self._finish = finish
+        # Siblings wait side by side, so that a prompt's keys and values are needed for a short time only.
+        self._waiting = deque(sorted(range(len(row_prompt)), key=row_prompt.__getitem__))
+        self._uses: dict[int, int] = {}
+        for row in self._waiting:
+            self._uses[row_prompt[row]] = self._uses.get(row_prompt[row], 0) + 1
+        self._prompts = _Prompts(decoder, prompts, list(self._uses), prefill_tokens)
+        device = decoder.device
+        self._cache = decoder.allocate(slots, self._prompts.longest + params.max_tokens)
+        self._keys = torch.tensor(row_keys, dtype=torch.int64, device=device)
+        self._free = slots
+        # Of the slots in use, in order: row, tokens in the cache, tokens drawn, hidden state to draw from.
+        self._rows: list[int] = []
+        self._lengths = torch.zeros(0, dtype=torch.int64, device=device)
+        self._drawn = torch.zeros(0, dtype=torch.int64, device=device)
+        self._hidden = torch.zeros(0, decoder.weights.embed.shape[1], device=device)
+        self._row_ids = torch.zeros(0, dtype=torch.int64, device=device)
+        self._tokens: list[list[int]] = [[] for _ in row_prompt]
+        self._log: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def run(self, progress: Progress | None) -> list[Completion]:
+        total, steps = len(self._row_prompt), 0
+        while self._rows or self._waiting:
+            self._admit()
+            tokens = self._draw()
+            keep = [i for i, row in enumerate(self._rows) if not self._finish.ended(self._tokens[row])]
+            if len(keep) < len(self._rows):
+                tokens = tokens[self._compact(keep)]
+            if self._rows:
+                longest = max(self._lengths.tolist())
+                self._hidden = self._decoder.step(tokens, self._lengths, longest, self._cache, self._prompts.prefix)
+                self._lengths = self._lengths + 1
+            steps += 1
+            if progress is not None and (steps % _REPORT_EVERY == 0 or not (self._rows or self._waiting)):
+                progress(total - len(self._rows) - len(self._waiting), total, sum(map(len, self._tokens)))
+        return self._completions()
+
+    def _admit(self) -> None:
+        """Waiting rows take the free slots behind the rows in use."""
+        entering = [self._waiting.popleft() for _ in range(min(self._free - len(self._rows), len(self._waiting)))]
+        if not entering:
+            return
+        device = self._decoder.device
+        hidden = [self._hidden]
+        slot = len(self._rows)
+        while entering:
+            index = self._row_prompt[entering[0]]
+            siblings = [row for row in entering if self._row_prompt[row] == index]
+            entering = entering[len(siblings) :]
+            chunk, last, place = self._prompts.take(index)
+            length, end = self._prompts.length(index), slot + len(siblings)
+            self._cache.k[:, slot:end, :, :length] = chunk.k[:, place : place + 1, :, :length]
+            self._cache.v[:, slot:end, :, :length] = chunk.v[:, place : place + 1, :, :length]
+            hidden.append(last[place].expand(len(siblings), -1))
+            fresh = torch.full((len(siblings),), length, device=device)
+            self._lengths = torch.cat((self._lengths, fresh))
+            self._drawn = torch.cat((self._drawn, torch.zeros_like(fresh)))
+            self._row_ids = torch.cat((self._row_ids, torch.tensor(siblings, device=device)))
+            self._rows += siblings
+            slot = end
+            self._uses[index] -= len(siblings)
+            if self._uses[index] == 0:
+                self._prompts.drop(index)
+        self._hidden = torch.cat(hidden)
+
+    def _draw(self) -> Tensor:
+        uniforms = uniform_pairs(self._keys[self._row_ids], self._drawn)
+        drawn = draw(
+            self._decoder.logits(self._hidden),
+            uniforms,
+            temperature=self._params.temperature,
+            top_p=self._params.top_p,
+        )
+        self._log.append((self._row_ids, drawn.logprobs, drawn.entropies))
+        for row, token in zip(self._rows, drawn.tokens.tolist(), strict=True):
+            self._tokens[row].append(token)
+        self._drawn = self._drawn + 1
+        return drawn.tokens
+
+    def _compact(self, keep: list[int]) -> Tensor:
+        """Rows behind the new end move into the slots that were left; returns the slots' old places."""
+        n = len(keep)
+        stay = [i for i in keep if i < n]
+        movers = [i for i in keep if i >= n]
+        holes = sorted(set(range(n)) - set(stay))
+        places = list(range(n))
+        for hole, mover in zip(holes, movers, strict=True):
+            places[hole] = mover
+        if movers:
+            self._cache.k[:, holes] = self._cache.k[:, movers]
+            self._cache.v[:, holes] = self._cache.v[:, movers]
+        index = torch.tensor(places, dtype=torch.int64, device=self._decoder.device)
+        self._rows = [self._rows[i] for i in places]
+        self._lengths, self._drawn, self._row_ids = (x[index] for x in (self._lengths, self._drawn, self._row_ids))
+        self._hidden = self._hidden[index]
+        return index
+
+    def _completions(self) -> list[Completion]:
+        rows, logprobs, entropies = (torch.cat(column).cpu() for column in zip(*self._log, strict=True))
+        order = rows.argsort(stable=True)
+        counts = [len(tokens) for tokens in self._tokens]
+        return [
+            self._finish.completion(self._row_prompt[row], self._tokens[row], lp.clone(), h.clone())
+            for row, (lp, h) in enumerate(
+                zip(logprobs[order].split(counts), entropies[order].split(counts), strict=True)
+            )
+        ]

@@ -1,0 +1,182 @@
+"""A copy of a Llama-shaped policy's weights, fused for decoding; LoRA deltas are merged into the copy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. Norm weights are folded into the matrices behind them, the attention scale into q.
+
+    Attributes:
+        qkv: [(q + k + v heads) * head_dim, d]; q and k rows interleaved so that a rotary pair is adjacent.
+        qk_norm: [q + k heads, head_dim] of Qwen3's norms, or None.
+        out: [d, q heads * head_dim].
+        gate_up: [2 * intermediate, d].
+        down: [d, intermediate].
+        qkv_bias: and the other biases, or None.
+    """
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All that decoding needs, detached from the policy.
+
+    Attributes:
+        embed: [v, d] float32.
+        layers: in order.
+        head: [v, d] with the final norm folded in.
+        head_bias: [v] or None.
+        inv_freq: [head_dim / 2] rotary frequencies; rope_scale multiplies cos and sin.
+        eps: of every RMSNorm.
+    """
+
+    embed: Tensor
+    layers: list[Layer]
+    head: Tensor
+    head_bias: Tensor | None
+    inv_freq: Tensor
+    rope_scale: float
+    eps: float
+    query_heads: int
+    key_heads: int
+    head_dim: int
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model inside a peft wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def why_not_fused(model: Any) -> str | None:
+    """The reason why the fused decoder cannot run this model, or None if it can."""
+    base = base_model(model)
+    name = type(base).__name__
+    if name not in _CLASSES:
+        return f"{name} is none of {', '.join(_CLASSES)}"
+    config = base.config
+    if config.hidden_act != "silu":
+        return f"hidden_act is {config.hidden_act!r}, not 'silu'"
+    if base.model.rotary_emb.rope_type not in _STATIC_ROPE:
+        return f"rope type {base.model.rotary_emb.rope_type!r} depends on the length"
+    layer_types: list[str] = getattr(config, "layer_types", None) or []
+    if any(kind != "full_attention" for kind in layer_types):
+        return "some layers attend to a sliding window"
+    if name == "MistralForCausalLM" and config.sliding_window is not None:
+        return f"every layer attends to a sliding window of {config.sliding_window}"
+    if 2 * base.model.rotary_emb.inv_freq.numel() != base.model.layers[0].self_attn.head_dim:
+        return "rotary positions cover a part of the head only"
+    for path, module in base.named_modules():
+        if any(getattr(module, "use_dora", {}).values()):
+            return f"{path} has a DoRA adapter, which is no additive delta"
+    return None
+
+
+def _merged(module: Any) -> Tensor:
+    """A linear or embedding weight in float32, with the deltas of its active LoRA adapters."""
+    if hasattr(module, "modules_to_save"):
+        module = (
+            module.modules_to_save[module.active_adapters[0]] if not module.disable_adapters else module.original_module
+        )
+    if not hasattr(module, "base_layer"):
+        return module.weight.detach().float()
+    weight: Tensor = module.base_layer.weight.detach().float()
+    if module.disable_adapters or module.merged:
+        return weight
+    adapters = {**module.lora_A, **getattr(module, "lora_embedding_A", {})}
+    for name in module.active_adapters:
+        if name in adapters:
+            weight = weight + module.get_delta_weight(name).detach().float()
+    return weight
+
+
+def _bias(*modules: Any) -> Tensor | None:
+    biases = [getattr(getattr(module, "base_layer", module), "bias", None) for module in modules]
+    present = [bias.detach().float() for bias in biases if bias is not None]
+    return torch.cat(present) if present else None
+
+
+def _interleave(rows: Tensor, head_dim: int) -> Tensor:
+    """Reorder each head's rows from halves (i, i + D/2) to pairs (2i, 2i + 1). Dot products do not notice."""
+    shape = rows.shape
+    return rows.reshape(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
+
+
+@torch.no_grad()
+def fuse(model: Any, dtype: torch.dtype) -> Weights:
+    """Copy a policy's weights into the fused layout.
+
+    Folding (norm weights, attention scale, rotary order) is done in float32 and rounded to `dtype` once.
+
+    Args:
+        model: a model for which `why_not_fused` is None.
+        dtype: of the matrices; the embedding stays float32.
+    """
+    base = base_model(model)
+    body = base.model
+    attention = body.layers[0].self_attn
+    head_dim: int = attention.head_dim
+    query_heads: int = base.config.num_attention_heads
+    key_heads: int = base.config.num_key_value_heads
+    scale = head_dim**-0.5
+
+    def layer(block: Any) -> Layer:
+        attn, mlp = block.self_attn, block.mlp
+        normed = hasattr(attn, "q_norm")
+        # With qk-norm a scale in the matrix would be normalised away: it goes into the norm's weight.
+        q_scale = 1.0 if normed else scale
+        q, k, v = (_merged(m) for m in (attn.q_proj, attn.k_proj, attn.v_proj))
+        qkv = torch.cat((_interleave(q, head_dim) * q_scale, _interleave(k, head_dim), v))
+        bias = _bias(attn.q_proj, attn.k_proj, attn.v_proj)
+        if bias is not None:
+            q, k, v = bias.split((len(q), len(k), len(v)))
+            bias = torch.cat((_interleave(q, head_dim) * q_scale, _interleave(k, head_dim), v))
+        qk_norm = None
+        if normed:
+            q_norm, k_norm = (_interleave(m.weight.detach().float(), head_dim) for m in (attn.q_norm, attn.k_norm))
+            qk_norm = torch.cat(((q_norm * scale).expand(query_heads, -1), k_norm.expand(key_heads, -1)))
+        gate_up = torch.cat((_merged(mlp.gate_proj), _merged(mlp.up_proj)))
+        return Layer(
+            qkv=(qkv * block.input_layernorm.weight.detach().float()).to(dtype),
+            qkv_bias=_to(bias, dtype),
+            qk_norm=qk_norm,
+            out=_merged(attn.o_proj).to(dtype, copy=True),
+            out_bias=_to(_bias(attn.o_proj), dtype),
+            gate_up=(gate_up * block.post_attention_layernorm.weight.detach().float()).to(dtype),
+            gate_up_bias=_to(_bias(mlp.gate_proj, mlp.up_proj), dtype),
+            down=_merged(mlp.down_proj).to(dtype, copy=True),
+            down_bias=_to(_bias(mlp.down_proj), dtype),
+        )
+
+    return Weights(
+        embed=_merged(body.embed_tokens).clone(),
+        layers=[layer(block) for block in body.layers],
+        head=(_merged(base.lm_head) * body.norm.weight.detach().float()).to(dtype),
+        head_bias=_bias(base.lm_head),
+        inv_freq=body.rotary_emb.inv_freq.detach().float(),
+        rope_scale=float(body.rotary_emb.attention_scaling),
+        eps=float(base.config.rms_norm_eps),
+        query_heads=query_heads,
+        key_heads=key_heads,
+        head_dim=head_dim,
+    )
+
+
+def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None else bias.to(dtype)
