@@ -30,6 +30,11 @@ def recipe_names() -> list[str]:
     return sorted(p.relative_to(RECIPES).with_suffix("").as_posix() for p in RECIPES.rglob("*.yaml"))
 
 
+def recipe_text(name: str) -> str:
+    """The YAML of a shipped recipe."""
+    return (RECIPES / f"{name}.yaml").read_text()
+
+
 def read_recipe(recipe: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """(label, contents) of a shipped recipe, a YAML file or a mapping."""
     if isinstance(recipe, Mapping):
@@ -48,6 +53,7 @@ def read_recipe(recipe: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path} must hold a mapping of sections, found {type(contents).__name__}")
     contents = cast(dict[str, Any], contents)
     contents.pop("about", None)  # what a finished run's config.yaml says of its versions and machine
+    contents.pop("about", None)  # in a run's config.yaml: what wrote it
     return f"recipe {recipe}" if path == shipped else str(path), contents
 
 
@@ -106,9 +112,7 @@ def merge(layers: list[Flat]) -> Flat:
             if name is not None and merged.get(f"{section}.name", name) != name:
                 merged = {k: v for k, v in merged.items() if not k.startswith(f"{section}.")}
         for key, value in layer.items():
-            merged = {
-                k: v for k, v in merged.items() if not (k.startswith(f"{key}.") or key.startswith(f"{k}."))
-            }
+            merged = {k: v for k, v in merged.items() if not (k.startswith(f"{key}.") or key.startswith(f"{k}."))}
             merged[key] = value
     return merged
 

@@ -1,0 +1,225 @@
+"""The command `qae`. Everything heavy is imported inside the command that needs it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+import qae
+
+INTERRUPTED = 130
+USAGE = 2
+
+app = typer.Typer(
+    help=f"{qae.__doc__.splitlines()[0] if qae.__doc__ else ''}",
+    epilog="`qae train` alone trains the shipped tiny policy. Anywhere: --debug (or QAE_DEBUG=1) shows tracebacks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+KeyValues = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE_OR_YAML] [KEY=VALUE]...", help="What to run; `qae recipes` lists recipes.", show_default=False
+    ),
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live view.")]
+
+
+def main() -> None:
+    """Run the command; an error that the user can mend is one line and exit code 2."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1 or os.environ.get("QAE_DEBUG", "0") not in ("", "0")
+    try:
+        app(args=arguments, prog_name="qae")
+    except Exception as error:
+        if debug or not is_for_the_user(error):
+            raise
+        fail(str(error))
+
+
+def is_for_the_user(error: BaseException) -> bool:
+    """Whether qae raised it to say what is wrong with its input: such an error needs no traceback.
+
+    These are qae's own exceptions, and a ValueError or a missing file or package that qae's own code raised, not a
+    library under it.
+    """
+    if type(error).__module__.startswith("qae."):
+        return True
+    if isinstance(error, KeyError) or not isinstance(error, (ValueError, FileNotFoundError, ModuleNotFoundError)):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("qae.")
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong in one red line and leave with code 2."""
+    line = " ".join(message.split())
+    Console(stderr=True).print(f"error: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise SystemExit(USAGE)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"qae {qae.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _train_help(context: typer.Context, asked: bool) -> None:
+    if not asked:
+        return
+    if text := context.get_help():
+        typer.echo(text)
+    from qae.settings import print_keys
+
+    print_keys(Console())
+    raise typer.Exit
+
+
+@app.command(add_help_option=False)
+def train(
+    arguments: KeyValues = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run directory.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where to write.", show_default="runs/<name>-<time>")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the configuration and the plan; compute nothing.")
+    ] = False,
+    plain: Plain = False,
+    _: Annotated[
+        bool,
+        typer.Option("--help", callback=_train_help, is_eager=True, help="Show this page with every key."),
+    ] = False,
+) -> None:
+    """Train a language model with reinforcement learning on verifiable rewards.
+
+    Values come from the command line, the recipe (default: tiny), the preset and the defaults, in this order.
+    """
+    from qae.settings import read_arguments
+
+    console = Console()
+    asked = read_arguments(arguments or [], resume)
+    if dry_run:
+        _dry_run(console, asked, run_dir or resume)
+        return
+    from qae.terminal import open_view, print_summary
+
+    view = open_view(console, plain=plain)
+    try:
+        view.say(f"qae {qae.__version__}: {asked.title}")
+        finished = _run(view, asked.config, run_dir, resume)
+        report = _report_after(view, finished)
+    finally:
+        view.close()
+    print_summary(console, view.progress, report)
+
+
+def _dry_run(console: Console, asked: Any, run_dir: Path | None) -> None:
+    from qae.settings import print_settings
+
+    console.print(f"qae {qae.__version__}: {asked.title} (dry run: nothing is computed or written)\n", markup=False)
+    print_settings(console, asked)
+    console.print("\nwhat will happen", style="bold")
+    from qae.trainer.plan import describe_plan
+
+    for label, sentence in describe_plan(asked.config):
+        console.print(f"  {label:<11} {sentence}", markup=False, highlight=False, soft_wrap=True)
+    place = run_dir or Path("runs") / f"{asked.config.name}-<time>"
+    console.print(f"  {'writes':<11} {place}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run(view: Any, config: Any, run_dir: Path | None, resume: Path | None) -> Path:
+    try:
+        from qae.trainer.loop import Interrupted
+        from qae.trainer.loop import train as train_loop
+    except KeyboardInterrupt:
+        _stopped(view, "stopped before the run began")
+    try:
+        return train_loop(config, run_dir=run_dir, resume=resume, observer=view)
+    except Interrupted as error:
+        _stopped(view, str(error))
+    except KeyboardInterrupt:
+        from qae.terminal import latest_checkpoint
+
+        where = view.progress.run_dir
+        saved = latest_checkpoint(where) if where else None
+        _stopped(
+            view,
+            f"stopped at once; continue from step {int(saved.name)} with `qae train --resume {where}`"
+            if saved
+            else "stopped before the first checkpoint: there is nothing to continue from",
+        )
+
+
+def _stopped(view: Any, line: str) -> NoReturn:
+    view.close()
+    view.say(line)
+    raise SystemExit(INTERRUPTED)
+
+
+def _report_after(view: Any, run_dir: Path) -> Path | None:
+    from qae.report import write_report
+
+    try:
+        return write_report([run_dir], run_dir / "report.html")
+    except Exception as error:  # the run is worth more than its report
+        view.say(f"warning: the report failed ({type(error).__name__}: {error}); try: qae report {run_dir}")
+        return None
+
+
+@app.command()
+def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe.")] = None) -> None:
+    """List the recipes that `qae train` knows by name."""
+    from qae.trainer.keys import read_recipe, recipe_names, recipe_text
+
+    if name is not None:
+        read_recipe(name)
+        typer.echo(recipe_text(name), nl=False)
+        return
+    names = recipe_names()
+    width = max(map(len, names))
+    for recipe in names:
+        first = recipe_text(recipe).splitlines()[0]
+        typer.echo(f"{recipe:<{width}}  {first.removeprefix('#').strip()}")
+
+
+@app.command()
+def fetch(what: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, about 100 MB.")]) -> None:
+    """Download a small pretrained model into the cache."""
+    from qae.trainer.keys import ConfigError
+
+    if what != "smollm2":
+        raise ConfigError(f"nothing called {what!r} to fetch; try: qae fetch smollm2")
+    typer.echo("fetching SmolLM2-135M-Instruct (about 100 MB) ...")
+    from qae.policies import fetch_smollm2
+
+    typer.echo(f"{fetch_smollm2()}\nuse it with: qae train smollm2-addition")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are compared.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="HTML file.", show_default="RUN/report.html; report.html for several"),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    from qae.report import write_report
+
+    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    typer.echo(write_report(runs, out or default, title=title))
