@@ -1,0 +1,1 @@
+"""The local trainer: configuration, batches, updates, the loop."""

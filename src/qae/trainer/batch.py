@@ -161,8 +161,7 @@ def _sample_groups(
     )
     if overlong.filter:
         grades = [
-            Grade(None, None, "truncated") if c.truncated else g
-            for c, g in zip(completions, grades, strict=True)
+            Grade(None, None, "truncated") if c.truncated else g for c, g in zip(completions, grades, strict=True)
         ]
     return [
         Group(
@@ -188,9 +187,7 @@ def difficulty_report(groups: Iterable[Group]) -> str:
     groups = list(groups)
     levels: dict[str, list[float]] = {}
     for group in groups:
-        levels.setdefault(group.item.level or "all", []).extend(
-            o for o in group.outcomes if not math.isnan(o)
-        )
+        levels.setdefault(group.item.level or "all", []).extend(o for o in group.outcomes if not math.isnan(o))
     rates = ", ".join(
         f"{level} {sum(outcomes) / len(outcomes):.2f}" if outcomes else f"{level} not scored"
         for level, outcomes in sorted(levels.items())

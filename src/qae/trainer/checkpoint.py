@@ -96,9 +96,7 @@ def restore(learner: Learner, checkpoint: Path) -> None:
                 parameter.copy_(tensors[f"weight/{name}"])
         if f"step/{name}" in tensors:
             learner.optimizer.state[parameter] = {
-                "step": tensors[f"step/{name}"].cpu()
-                if parameter.device.type == "cpu"
-                else tensors[f"step/{name}"],
+                "step": tensors[f"step/{name}"].cpu() if parameter.device.type == "cpu" else tensors[f"step/{name}"],
                 "exp_avg": tensors[f"exp_avg/{name}"],
                 "exp_avg_sq": tensors[f"exp_avg_sq/{name}"],
             }

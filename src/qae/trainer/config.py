@@ -6,7 +6,7 @@ A value is taken from the first of these that gives it: command line, recipe (a 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -171,6 +171,12 @@ class AlgorithmConfig(Section):
     skip_zero_advantage: Literal["auto", "on", "off"] = "auto"
     """Leave rows with advantage 0 out of the update. auto: where exact, else dense. on: refuse where not exact."""
 
+    @field_validator("skip_zero_advantage", mode="before")
+    @classmethod
+    def _yaml_booleans(cls, value: Any) -> Any:
+        """YAML reads a bare `on` and `off` as booleans."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
 
 class RolloutConfig(Section):
     """Sampling of completions; training samples from the full distribution (no top-p, no top-k)."""
@@ -306,7 +312,7 @@ class TrainConfig(Section):
         return keys.unflatten(keys.merge([_preset_layer([flat]), flat]))
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _possible(self) -> "TrainConfig":
         algorithm, rollout, update = self.algorithm, self.rollout, self.update
         if algorithm.loss.name == "sequence" and algorithm.reduction == "token_mean":
             raise ValueError(

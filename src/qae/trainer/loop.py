@@ -16,7 +16,7 @@ import platform
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -101,9 +101,7 @@ def train(
     engine = make_engine(config.rollout.engine, policy)
     fault = packing_fault(policy)
     reference = (
-        load_policy(config.policy.path, dtype="float32", device=config.policy.device)
-        if config.algorithm.kl
-        else None
+        load_policy(config.policy.path, dtype="float32", device=config.policy.device) if config.algorithm.kl else None
     )
     learner = Learner(config, policy, share_prompts=fault is None, reference=reference)
     progress, about = Progress(), _about(policy)
@@ -204,9 +202,7 @@ def train(
             if _due(step, config.checkpoint.every, config.steps) or stop_requested():
                 save()
             if stop_requested() and step < config.steps:
-                raise Interrupted(
-                    f"stopped after step {step}; continue with `qae train --resume {directory}`"
-                )
+                raise Interrupted(f"stopped after step {step}; continue with `qae train --resume {directory}`")
     evaluations = [record for record in read_metrics(directory) if "eval/pass@1" in record]
     before, after = (evaluations[0], evaluations[-1]) if evaluations else (None, None)
     final = checkpoints(directory)[-1]
@@ -221,9 +217,7 @@ def advantages_of(config: TrainConfig, groups: list[Group]) -> Float[Tensor, " n
     settings = chosen.model_dump()
     if chosen.on == "outcome":
         outcomes = torch.tensor([o for group in groups for o in group.outcomes])
-        shaping = torch.tensor(
-            [r - o for group in groups for r, o in zip(group.rewards, group.outcomes, strict=True)]
-        )
+        shaping = torch.tensor([r - o for group in groups for r, o in zip(group.rewards, group.outcomes, strict=True)])
         return _call(outcome_quantile_advantages, settings, outcomes, shaping, group_ids)
     rewards = torch.tensor([r for group in groups for r in group.rewards])
     return _call(ADVANTAGES[chosen.name], settings, rewards, group_ids)
@@ -245,9 +239,7 @@ def _rows(policy: Policy, groups: list[Group], advantages: Tensor) -> Rows:
     completions = [c for group in groups for c in group.completions]
     n, t = len(completions), max(len(c.token_ids) for c in completions)
     behaviour, mask = torch.zeros(n, t), torch.zeros(n, t, dtype=torch.bool)
-    left_out = [
-        grade.reason == "truncated" and grade.outcome is None for group in groups for grade in group.grades
-    ]
+    left_out = [grade.reason == "truncated" and grade.outcome is None for group in groups for grade in group.grades]
     for i, completion in enumerate(completions):
         behaviour[i, : len(completion.token_ids)] = completion.logprobs
         mask[i, : len(completion.token_ids)] = not left_out[i]
@@ -266,9 +258,7 @@ def _open_run(config: TrainConfig, run_dir: Path | None, resume: Path | None) ->
     if resume is None:
         directory = run_dir or Path("runs") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}"
         if (directory / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"{directory} already holds a run: give another directory, or --resume {directory}"
-            )
+            raise ConfigError(f"{directory} already holds a run: give another directory, or --resume {directory}")
         return directory, None
     if not (resume / "config.yaml").is_file():
         raise ConfigError(f"{resume} is not a run directory: it has no config.yaml")
@@ -362,7 +352,7 @@ def _due(step: int, every: int, last: int) -> bool:
 
 
 @contextmanager
-def _stop_request(tell: Callable[..., None]) -> Iterator[Callable[[], bool]]:
+def _stop_request(tell: Callable[..., None]) -> Generator[Callable[[], bool]]:
     """Ctrl-C or SIGTERM ends the run after the step in progress; a second Ctrl-C ends it at once."""
     asked: list[int] = []
 

@@ -48,9 +48,7 @@ def batch_metrics(
         "frac_reward_zero_std": _share(not group.is_mixed for group in batch.sampled),
         **{f"advantage/{sign}_frac": _share(rows.tolist()) for sign, rows in signs.items()},
         "advantage/zero_frac_mixed": _share((advantages[mixed] == 0).tolist()),
-        **{
-            f"regime/{name}_frac": _share(code == i for code in regimes) for i, name in enumerate(REGIMES[:3])
-        },
+        **{f"regime/{name}_frac": _share(code == i for code in regimes) for i, name in enumerate(REGIMES[:3])},
         "completions/mean_length": _mean(lengths),
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
@@ -162,11 +160,7 @@ class _Completions:
 
     def entropy(self, rows: Sequence[bool] | None = None) -> float | None:
         """Mean over the tokens of the completions chosen, in nats."""
-        chosen = (
-            self.completions
-            if rows is None
-            else [c for c, yes in zip(self.completions, rows, strict=True) if yes]
-        )
+        chosen = self.completions if rows is None else [c for c, yes in zip(self.completions, rows, strict=True) if yes]
         tokens = sum(len(c.token_ids) for c in chosen)
         return sum(float(c.entropies.sum()) for c in chosen) / tokens if tokens else None
 

@@ -10,7 +10,7 @@ The linear layers then see every distinct token once, without padding. `pack_pad
 padded row a completion, for models whose attention cannot be addressed this way. Both give the same log-probs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -182,14 +182,15 @@ def hidden_states(model: PreTrainedModel, packed: Packed) -> Float[Tensor, "b l 
 
 
 @contextmanager
-def shared_attention(model: PreTrainedModel) -> Iterator[None]:
+def shared_attention(model: PreTrainedModel) -> Generator[None]:
     """Route the model's attention through the segments of a shared packing."""
-    before = model.config._attn_implementation
-    model.config._attn_implementation = ATTENTION
+    # The public setter may rebuild the model's attention; the routing is read from this name at every call.
+    before = getattr(model.config, "_attn_implementation")  # noqa: B009
+    setattr(model.config, "_attn_implementation", ATTENTION)  # noqa: B010
     try:
         yield
     finally:
-        model.config._attn_implementation = before
+        setattr(model.config, "_attn_implementation", before)  # noqa: B010
 
 
 def packing_fault(policy: Policy) -> str | None:
@@ -290,7 +291,7 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
     """Tokens that all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
     if len(prompts) < 2:
         return 0
-    first, last = min(prompts), max(prompts)
+    first, last = min(map(list, prompts)), max(map(list, prompts))
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return min(shared, min(map(len, prompts)) - 1)
 

@@ -6,9 +6,11 @@ into micro-batches nor skipping rows with advantage 0 changes the gradient.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -127,7 +129,9 @@ class Learner:
         self.loss = policy_loss(config.algorithm.loss)
         if update.checkpoint_activations:
             policy.model.train()
-            policy.model.gradient_checkpointing_enable()
+            model: Any = policy.model
+            # transformers renamed it in 5.20 or so and warns of the old name
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
         else:
             policy.model.eval()
 
@@ -147,17 +151,15 @@ class Learner:
         """The update phase: `update.epochs` passes over the rows in `update.minibatches` mini-batches each."""
         started = perf_counter()
         stats = UpdateStats()
-        with shared_attention(self.policy.model):
+        with self._attention(self.policy):
             rows = self._settle_behaviour(rows, stats)
             if self.reference is not None:
-                with shared_attention(self.reference.model):
+                with self._attention(self.reference):
                     everyone = range(len(rows.completions))
                     rows = replace(rows, reference_logprobs=self._logprobs(self.reference, rows, everyone))
             for epoch in range(self.config.update.epochs):
                 for i, members in enumerate(minibatches(self.config, rows.group, step=step, epoch=epoch)):
-                    phase(
-                        "update", stats.updates, self.config.update.minibatches * self.config.update.epochs, 0
-                    )
+                    phase("update", stats.updates, self.config.update.minibatches * self.config.update.epochs, 0)
                     self._update(
                         rows,
                         members,
@@ -166,6 +168,9 @@ class Learner:
                     )
         stats.seconds = perf_counter() - started
         return stats
+
+    def _attention(self, policy: Policy) -> AbstractContextManager[None]:
+        return shared_attention(policy.model) if self.share_prompts else nullcontext()
 
     def _update(self, rows: Rows, members: list[int], stats: UpdateStats, *, generator_key: int) -> None:
         """One optimiser step on the rows `members`."""
@@ -182,15 +187,11 @@ class Learner:
         reduce = self._reduction(update_tokens, update_completions)
         self.optimizer.zero_grad(set_to_none=False)
         total = 0.0
-        for micro in microbatches(
-            rows, acting, self.config.update.tokens_per_microbatch, shared=self.share_prompts
-        ):
+        for micro in microbatches(rows, acting, self.config.update.tokens_per_microbatch, shared=self.share_prompts):
             loss = reduce(self._per_token(rows, micro, selected, stats), rows.mask[micro])
             loss.backward()
             total += float(loss.detach())
-        norm = float(
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.update.max_grad_norm, foreach=True)
-        )
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.config.update.max_grad_norm, foreach=True))
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr(self.updates_done)
         self.updates_done += 1
@@ -208,9 +209,7 @@ class Learner:
         """The objective's per-token loss of some rows, with gradient."""
         algorithm = self.config.algorithm
         logprobs, entropies = self._forward(self.policy, rows, micro)
-        behaviour, advantages, mask = (
-            x[micro] for x in (rows.behaviour_logprobs, rows.advantages, rows.mask)
-        )
+        behaviour, advantages, mask = (x[micro] for x in (rows.behaviour_logprobs, rows.advantages, rows.mask))
         more = {} if selected is None else {"selected": selected[micro]}
         per_token = self.loss(logprobs, behaviour, advantages, mask, **more)
         if algorithm.loss.clip_high is not None:
@@ -228,7 +227,7 @@ class Learner:
         if rows.token_weights is not None:
             per_token = per_token * rows.token_weights[micro]
         if rows.reference_logprobs is not None:
-            per_token = per_token + algorithm.kl * kl_penalty_k3(logprobs, rows.reference_logprobs[micro])
+            per_token = per_token + algorithm.kl * kl_penalty_k3(logprobs, rows.reference_logprobs[micro], mask)
         if algorithm.entropy_bonus:
             per_token = per_token - algorithm.entropy_bonus * entropies
         return per_token
@@ -244,23 +243,26 @@ class Learner:
         return [i for i in members if acts[i]]
 
     def _selection(self, rows: Rows, members: list[int], generator_key: int) -> Bool[Tensor, "n t"] | None:
-        """The tokens that Clip-Cov detaches or KL-Cov penalises, chosen over the whole update; None for other losses."""
+        """The tokens that Clip-Cov detaches or KL-Cov penalises, chosen over the whole update; None for others."""
         loss = self.config.algorithm.loss
         if loss.name not in ("clip_cov", "kl_cov"):
             return None
         logprobs = self._logprobs(self.policy, rows, members)
-        args = [x[members] for x in (logprobs, rows.behaviour_logprobs, rows.advantages, rows.mask)]
+        logprobs, behaviour, advantages, mask = (
+            x[members] for x in (logprobs, rows.behaviour_logprobs, rows.advantages, rows.mask)
+        )
         if loss.name == "clip_cov":
             generator = torch.Generator(self.policy.device).manual_seed(generator_key % 2**63)
-            chosen = clip_cov_selection(*args, generator=generator, **_constants(clip_cov_selection, loss))
+            constants = _constants(clip_cov_selection, loss)
+            chosen = clip_cov_selection(logprobs, behaviour, advantages, mask, generator=generator, **constants)
         else:
-            chosen = kl_cov_selection(args[0], args[2], args[3], **_constants(kl_cov_selection, loss))
+            chosen = kl_cov_selection(logprobs, advantages, mask, **_constants(kl_cov_selection, loss))
         selected = torch.zeros_like(rows.mask)
         selected[members] = chosen
         return selected
 
     def _settle_behaviour(self, rows: Rows, stats: UpdateStats) -> Rows:
-        """Measure the sampler's log-probs against the trainer's on some rows; recompute them all where asked or needed."""
+        """Hold the sampler's log-probs against the trainer's on some rows; recompute them where asked or needed."""
         update, n = self.config.update, len(rows.completions)
         acting = self._acting(rows, list(range(n)), None) or list(range(n))
         some = acting[:: max(1, len(acting) // GAP_ROWS)][:GAP_ROWS]
@@ -288,9 +290,7 @@ class Learner:
     def _logprobs(self, policy: Policy, rows: Rows, members: Sequence[int]) -> Float[Tensor, "n t"]:
         """[n t] log-probs of the rows `members` under the policy; 0 elsewhere."""
         out = torch.zeros_like(rows.behaviour_logprobs)
-        for micro in microbatches(
-            rows, members, self.config.update.tokens_per_microbatch, shared=self.share_prompts
-        ):
+        for micro in microbatches(rows, members, self.config.update.tokens_per_microbatch, shared=self.share_prompts):
             out[micro] = self._forward(policy, rows, micro)[0]
         return out
 
@@ -338,14 +338,10 @@ def minibatches(config: TrainConfig, group: Sequence[int], *, step: int, epoch: 
     pieces: dict[int, list[int]] = {}
     for row, g in enumerate(group):
         pieces.setdefault(g if config.update.cut == "groups" else row, []).append(row)
-    shuffled = sorted(
-        pieces.values(), key=lambda rows: row_key(config.seed, SHUFFLE_STREAM, step, epoch, rows[0])
-    )
+    shuffled = sorted(pieces.values(), key=lambda rows: row_key(config.seed, SHUFFLE_STREAM, step, epoch, rows[0]))
     count = min(config.update.minibatches, len(shuffled))
     borders = [len(shuffled) * i // count for i in range(count + 1)] if count else [0]
-    return [
-        [row for piece in shuffled[a:b] for row in piece] for a, b in zip(borders, borders[1:], strict=False)
-    ]
+    return [[row for piece in shuffled[a:b] for row in piece] for a, b in pairwise(borders)]
 
 
 def microbatches(rows: Rows, members: Sequence[int], budget: int, *, shared: bool) -> list[list[int]]:
@@ -356,9 +352,7 @@ def microbatches(rows: Rows, members: Sequence[int], budget: int, *, shared: boo
     longest: dict[int, int] = {}
     for i in members:
         longest[rows.group[i]] = max(longest.get(rows.group[i], 0), len(rows.completions[i]))
-    order = sorted(
-        members, key=lambda i: (longest[rows.group[i]], rows.group[i], len(rows.completions[i]), i)
-    )
+    order = sorted(members, key=lambda i: (longest[rows.group[i]], rows.group[i], len(rows.completions[i]), i))
     batches: list[list[int]] = []
     tokens = 0
     for i in order:
@@ -381,8 +375,4 @@ def policy_loss(loss: LossConfig) -> Callable[..., Float[Tensor, "n t"]]:
 
 def _constants(function: Callable[..., Any], loss: LossConfig) -> dict[str, Any]:
     """The constants of the configuration that the function takes."""
-    return {
-        key: getattr(loss, key)
-        for key in signature(function).parameters
-        if hasattr(loss, key) and key != "name"
-    }
+    return {key: getattr(loss, key) for key in signature(function).parameters if hasattr(loss, key) and key != "name"}
