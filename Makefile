@@ -1,0 +1,62 @@
+# Two commands work from a bare checkout: `make train` and `make test`. Both make .venv first; later calls are quick.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The CPU build, by name and first: an open range would pull several GB of CUDA libraries.
+TORCH  := torch==2.13.0
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Environments of their own for frameworks whose pins conflict; each has a target test-host-NAME.
+HOSTS  :=
+# What `make train` trains: make train ARGS="stage steps=20"
+ARGS   ?=
+
+.PHONY: install train test test-hosts check check-long bench docs clean
+
+install: $(VENV)/.installed-core
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-core: pyproject.toml constraints/cpu.txt | $(BIN)/python
+	@echo "installing torch, then qae, into $(VENV) (a minute or two the first time)"
+	$(PIP) $(TORCH)
+	$(PIP) --constraint constraints/cpu.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-core
+	@echo "installing what the checks and tests need"
+	$(PIP) --constraint constraints/cpu.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-core
+	$(PIP) --constraint constraints/cpu.txt --editable '.[docs]'
+	@touch $@
+
+train: install
+	$(BIN)/qae train $(ARGS)
+
+# One thread and one worker for each processor: the tests' tensors are too small to share out.
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --benchmark-disable --durations=10
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright
+
+check-long: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --timeout=3600 --benchmark-disable
+
+test-hosts: $(addprefix test-host-,$(HOSTS))
+	@$(if $(HOSTS),true,echo "no host environments yet")
+
+bench: $(VENV)/.installed-dev
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache
