@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable, runtime_checkable
 
 from torch import Tensor
 
@@ -48,6 +48,7 @@ class Completion:
 Progress = Callable[[int, int, int], None]
 
 
+@runtime_checkable
 @runtime_checkable
 class Engine(Protocol):
     """Draws completions from a policy."""

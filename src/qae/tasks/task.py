@@ -1,7 +1,7 @@
 """What every part of the package means by a task and its items."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,6 +25,7 @@ class Item:
     level: str = ""
 
 
+@runtime_checkable
 class Task(Protocol):
     """A source of problems with a grader.
 

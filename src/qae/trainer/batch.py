@@ -163,14 +163,11 @@ def _sample_groups(
         grades = [
             Grade(None, None, "truncated") if c.truncated else g for c, g in zip(completions, grades, strict=True)
         ]
-    return [
-        Group(
-            items[i],
-            prompts[i],
-            *(list(column[i * size : (i + 1) * size]) for column in (completions, grades, penalties)),
-        )
-        for i in range(len(items))
-    ]
+    groups: list[Group] = []
+    for i, item in enumerate(items):
+        own = slice(i * size, (i + 1) * size)
+        groups.append(Group(item, prompts[i], completions[own], grades[own], penalties[own]))
+    return groups
 
 
 def train_params(config: TrainConfig, task: Task) -> SamplingParams:

@@ -447,7 +447,7 @@ def resolve(recipe: str | Mapping[str, Any] | None = None, overrides: Iterable[s
 def _source(key: str, merged: Flat, layers: Mapping[str, Flat]) -> str:
     if key not in merged:
         return "loss default" if key.startswith("algorithm.loss.") else "default"
-    return next(name for name, layer in reversed(layers.items()) if key in layer)
+    return [name for name, layer in layers.items() if key in layer][-1]
 
 
 def _preset_layer(layers: list[Flat]) -> Flat:

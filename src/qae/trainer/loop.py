@@ -24,7 +24,7 @@ from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import yaml
@@ -49,6 +49,7 @@ from qae.trainer.step import Learner, Rows, UpdateStats
 EMPTY_STEPS = 3
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Watches a run: start, phase, step, eval, note, warning, end. The terminal view is one."""
 
@@ -96,7 +97,7 @@ def train(
     tell("phase", phase="load", done=0, total=0, tokens=0)
 
     policy = _load(config, checkpoint)
-    task = make_task(config.task.model_dump(), config.seed)
+    task = _task(config)
     _check_lengths(config, policy, task)
     engine = make_engine(config.rollout.engine, policy)
     fault = packing_fault(policy)
@@ -282,6 +283,13 @@ def _load(config: TrainConfig, checkpoint: Path | None) -> Policy:
     return load_policy(path, dtype=dtype, device=wanted.device, lora=wanted.lora)
 
 
+def _task(config: TrainConfig) -> Task:
+    try:
+        return make_task(config.task.model_dump(), config.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _check_lengths(config: TrainConfig, policy: Policy, task: Task) -> None:
     items = [task.train_item(i) for i in range(min(64, task.size or 64))]
     prompt = max(len(task.encode(item, policy.tokenizer)) for item in items)
@@ -344,7 +352,7 @@ def _warnings(config: TrainConfig, batch: Batch, stats: UpdateStats) -> Iterator
 
 
 def _token_texts(policy: Policy) -> Callable[[list[int]], list[str]]:
-    return lambda ids: [policy.tokenizer.decode([i]) for i in ids]
+    return lambda ids: [str(policy.tokenizer.decode([i])) for i in ids]
 
 
 def _due(step: int, every: int, last: int) -> bool:
