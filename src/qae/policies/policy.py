@@ -6,12 +6,16 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+class PolicyError(ValueError):
+    """A policy that cannot be loaded: names what was asked for, what was looked for and the next step."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """A causal language model with all that sampling and training need to know about it.
 
     Attributes:
-        model: the trainable model; its parameters are the fp32 master weights unless a dtype was asked for.
+        model: the trainable model; its parameters are fp32 master weights whatever `compute_dtype` is.
         tokenizer: its tokenizer.
         eos_ids: every token id that ends a completion (generation config and tokenizer together).
         pad_id: token id for padding; may equal an EOS id, so padding is always masked by length, never by id.
