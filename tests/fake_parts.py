@@ -57,3 +57,26 @@ class ScriptedEngine:
             zeros = torch.zeros(t)
             completions.append(Completion(prompt, [4] * t, str(key), zeros - 1, zeros + 0.5, t >= self.max_tokens))
         return completions
+
+
+class TextTask:
+    """Item i is the text of i; a completion is right if `is_right(text)`."""
+
+    name = "text"
+    stop = ()
+    size = None
+
+    def __init__(self, is_right=lambda text: "a" in text or "7" in text):
+        self.is_right = is_right
+
+    def train_item(self, i):
+        return Item(f"item-{i}", f"{i}+{i % 7}", "", "odd" if i % 2 else "even")
+
+    def heldout_items(self, count):
+        return [Item(f"held-{i}", f"{i}*{i}", "", "") for i in range(count)]
+
+    def encode(self, item, tokenizer):
+        return tokenizer(item.prompt)["input_ids"]
+
+    def grade(self, pairs):
+        return [Grade(*(2 * [float(self.is_right(text))]), "graded") for _, text in pairs]

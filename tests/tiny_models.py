@@ -27,7 +27,7 @@ CONFIGS = {
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """One token a character, 41 in all."""
-    vocabulary = {t: i for i, t in enumerate(["<pad>", "<eos>", "<bos>", *"0123456789+-*/=#?()abcdefghijklmnopqrs."])}
+    vocabulary = {t: i for i, t in enumerate(["<pad>", "<eos>", "<bos>", *"0123456789+-*/=#?()abcdefghijklmnopqr."])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -314,7 +314,7 @@ def _about(policy: Policy) -> dict[str, Any]:
     ).stdout.strip()
     return {
         "qae": version("qae"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "transformers": version("transformers"),
         "python": platform.python_version(),
         "commit": commit or None,
