@@ -6,7 +6,6 @@ be left out, both exactly: neither the number of micro-batches nor the rows pres
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -186,54 +185,9 @@ def check_count(name: str, count: int) -> None:
     )
 
 
-def bind_reduction(
-    name: str, *, update_tokens: int, update_completions: int, horizon_tokens: int | None = None
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """The reduction of that name with one update's denominators, to be called on each of its micro-batches.
-
-    Args:
-        name: a key of `REDUCTIONS`.
-        update_tokens: unmasked tokens of the whole update.
-        update_completions: completions of the whole update with at least one unmasked token.
-        horizon_tokens: needed by sequence_sum_norm only.
-
-    Returns:
-        a function of (per_token, mask).
-
-    Raises:
-        ValueError: on an unknown name, a count of 0, or a missing horizon.
-
-    Example:
-        >>> import torch
-        >>> mask = torch.tensor([[True, True], [True, False]])
-        >>> update_tokens, update_completions = update_counts(mask)
-        >>> reduce = bind_reduction("token_mean", update_tokens=update_tokens, update_completions=update_completions)
-        >>> reduce(torch.ones(1, 2), mask[:1]) + reduce(torch.ones(1, 2), mask[1:])
-        tensor(1.)
-    """
-    if name not in REDUCTIONS:
-        raise ValueError(f"reduction is {name!r} but must be one of {', '.join(REDUCTIONS)}")
-    given = {"update_tokens": update_tokens, "update_completions": update_completions}
-    if horizon_tokens is not None:
-        given["horizon_tokens"] = horizon_tokens
-    for count_name, count in given.items():
-        check_count(count_name, count)
-    function, needed = REDUCTIONS[name], _DENOMINATORS[name]
-    if "horizon_tokens" in needed and horizon_tokens is None:
-        raise ValueError(f"reduction {name!r} needs horizon_tokens; use the longest completion allowed")
-    return partial(function, **{count_name: given[count_name] for count_name in needed})
-
-
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "token_mean": token_mean,
     "sequence_mean": sequence_mean,
     "sequence_sum": sequence_sum,
     "sequence_sum_norm": sequence_sum_norm,
-}
-
-_DENOMINATORS = {
-    "token_mean": ("update_tokens",),
-    "sequence_mean": ("update_completions",),
-    "sequence_sum": ("update_completions",),
-    "sequence_sum_norm": ("update_completions", "horizon_tokens"),
 }

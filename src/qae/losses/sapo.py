@@ -51,6 +51,6 @@ def sapo_policy_loss(
         if not tau > 0:
             raise ValueError(f"{name} is {tau} but a gate's steepness is above 0; the paper uses 1.0 and 1.05")
     advantage, keep = learning_tokens(advantages, mask, logprobs.dtype)
-    tau = torch.where(advantage > 0, tau_positive, tau_negative).to(logprobs.dtype)
+    tau = torch.full_like(advantage, tau_negative).masked_fill(advantage > 0, tau_positive)
     ratio = log_ratios(logprobs, behaviour_logprobs, keep).exp()
     return (-4 / tau * torch.sigmoid(tau * (ratio - 1)) * advantage).where(keep, 0.0)
