@@ -49,7 +49,7 @@ def is_for_the_user(error: BaseException) -> bool:
     """
     if type(error).__module__.startswith("qae."):
         return True
-    if isinstance(error, KeyError) or not isinstance(error, (ValueError, FileNotFoundError, ModuleNotFoundError)):
+    if not isinstance(error, (ValueError, FileNotFoundError, ModuleNotFoundError)):
         return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -1,7 +1,5 @@
 """What a run shows while it goes: a live panel in a terminal, plain lines elsewhere. Never imports torch."""
 
-from typing import Any, Protocol
-
 from rich.console import Console
 
 from qae.terminal.live import LiveView
@@ -11,23 +9,8 @@ from qae.terminal.summary import latest_checkpoint, print_summary
 
 __all__ = ["LiveView", "PlainView", "Progress", "View", "latest_checkpoint", "open_view", "print_summary"]
 
-
-class View(Protocol):
-    """What `qae train` watches a run through: an observer of the trainer that can be closed."""
-
-    progress: Progress
-
-    def event(self, name: str, /, **data: Any) -> None:
-        """Take in one event of the trainer."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Show one line."""
-        ...
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        ...
+# Observers of the trainer that can say a line and be closed.
+View = LiveView | PlainView
 
 
 def open_view(console: Console, *, plain: bool = False) -> View:

@@ -20,6 +20,7 @@ from qae.terminal.text import duration, number, percent, shares, signed, sparkli
 
 FRAMES_PER_SECOND = 4
 WIDEST = 120
+LABEL = 11
 REGIMES = (("hard", "█", "magenta"), ("easy", "▓", "green"), ("flat", "░", "bright_black"))
 
 
@@ -147,7 +148,7 @@ def _measures(progress: Progress, width: int) -> list[RenderableType]:
 
 
 def _row(label: str, value: Text, width: int) -> Text:
-    line = Text.assemble((f"{label:<11}", "bright_black"), value)
+    line = Text.assemble((f"{label:<{LABEL}}", "bright_black"), value)
     line.truncate(width)
     return line
 
@@ -160,11 +161,12 @@ def _curve(progress: Progress, name: str, unit: str, width: int) -> Text:
     values = progress.series(name)
     if not values:
         return Text("-")
-    room = max(8, min(60, width - 58))
-    text = Text.assemble((f"{number(values[-1])}{unit}".ljust(12), "bold"), (sparkline(values, room), "cyan"))
-    text.append(f"  {number(min(values))} to {number(max(values))}", style="bright_black")
     change = progress.trend(name)
-    return text if change is None else text.append(f"  {signed(change)} in 10 steps")
+    between = f"  {number(min(values))} to {number(max(values))}"
+    moved = "" if change is None else f"  {signed(change)} in 10 steps"
+    room = max(8, min(60, width - LABEL - 12 - len(between) - len(moved)))
+    text = Text.assemble((f"{number(values[-1])}{unit}".ljust(12), "bold"), (sparkline(values, room), "cyan"))
+    return text.append(between, style="bright_black").append(moved)
 
 
 def _regimes(progress: Progress, width: int) -> Text:

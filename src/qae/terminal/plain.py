@@ -83,7 +83,7 @@ def speed(metrics: Metrics) -> str:
 def eval_line(metrics: Metrics) -> str:
     """An evaluation in one line."""
     samples = metrics.get("eval/samples")
-    parts = [f"held-out after step {metrics['step']}: pass@1 {interval(metrics)}"]
+    parts = [f"step {metrics['step']} held-out: pass@1 {interval(metrics)}"]
     if samples and samples > 1:
         parts.append(f"pass@{samples:.0f} {number(metrics.get(f'eval/pass@{samples:.0f}'))}")
     parts.append(f"entropy {number(metrics.get('eval/entropy'))}")

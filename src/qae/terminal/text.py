@@ -11,7 +11,7 @@ def duration(seconds: float | None) -> str:
 
     Example:
         >>> duration(63.4), duration(4000), duration(None)
-        ('1:03', '1h07', '-')
+        ('1:03', '1h06', '-')
     """
     if seconds is None:
         return "-"
