@@ -55,6 +55,10 @@ class Groups:
         """Scored members."""
         return self._to_rows(self._size)
 
+    def smallest(self) -> Float[Tensor, " n"]:
+        """The lowest scored value."""
+        return self._to_rows(self._smallest)
+
     def mean(self) -> Float[Tensor, " n"]:
         """Sum / size."""
         return self._to_rows(self._mean)
@@ -80,7 +84,6 @@ class Groups:
 
     def flat(self, tolerance: float = 0.0) -> Bool[Tensor, " n"]:
         """True where the group has no two scored rows further apart than `tolerance`."""
-        check_at_least("flat_tolerance", tolerance, 0)
         return self._to_rows((self._size < 2) | (self._largest - self._smallest <= tolerance))
 
     def compared(self, flat_tolerance: float = 0.0, min_size: int = 2) -> Bool[Tensor, " n"]:
@@ -280,6 +283,7 @@ def group_flat(
         >>> group_flat(values, group_ids, tolerance=1e-3).tolist()
         [True, True, True, True]
     """
+    check_at_least("tolerance", tolerance, 0)
     return Groups(values, group_ids).flat(tolerance)
 
 
