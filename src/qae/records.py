@@ -160,9 +160,7 @@ def from_json(line: str | bytes, source: str) -> dict[str, Any]:
     if not isinstance(schema, int):
         raise ValueError(f"{source}: schema is {schema!r}, expected a whole number")
     if schema > SCHEMA:
-        raise SchemaError(
-            f"{source} has schema {schema}; this qae reads up to {SCHEMA}. Upgrade qae to read it."
-        )
+        raise SchemaError(f"{source} has schema {schema}; this qae reads up to {SCHEMA}. Upgrade qae to read it.")
     if not isinstance(record.get("step"), int):
         raise ValueError(f"{source}: no whole number under 'step'")
     return record
@@ -222,9 +220,7 @@ class RunWriter:
             step: the last step to keep; evaluations after it stay.
         """
         if self.metrics_path.exists():
-            kept = "".join(
-                to_json(record) + "\n" for record in read_metrics(self.run_dir) if record["step"] <= step
-            )
+            kept = "".join(to_json(record) + "\n" for record in read_metrics(self.run_dir) if record["step"] <= step)
             atomic_write(self.metrics_path, kept)
         for number, path in rollout_files(self.run_dir):
             if number > step:
