@@ -15,7 +15,7 @@ from qae.sampling.weights import fuse
 
 _REPORT_EVERY = 8
 # Off the CPU, whether rows have finished is asked every few tokens: each question waits for the device.
-_DEVICE_CHECK_EVERY = 8
+_DEVICE_LOOK_EVERY = 8
 
 
 class BuiltinEngine:
@@ -161,6 +161,7 @@ class _Batch:
         self._decoder = decoder
         self._row_prompt = row_prompt
         self._params = params
+        self._max_tokens = params.max_tokens
         self._finish = finish
         # Siblings wait side by side, so that a prompt's keys and values are needed for a short time only.
         self._waiting = deque(sorted(range(len(row_prompt)), key=row_prompt.__getitem__))
@@ -171,100 +172,125 @@ class _Batch:
         device = decoder.device
         self._cache = decoder.allocate(slots, self._prompts.longest + params.max_tokens)
         self._keys = torch.tensor(row_keys, dtype=torch.int64, device=device)
-        self._free = slots
-        # Of the slots in use, in order: row, tokens in the cache, tokens drawn, hidden state to draw from.
+        self._slots = slots
+        self._look_every = 1 if device.type == "cpu" else _DEVICE_LOOK_EVERY
+        # Of the slots in use, in order: the row, its tokens in the cache, its tokens drawn, and on the device the
+        # row again, the tokens drawn again and the hidden state to draw from.
         self._rows: list[int] = []
-        self._lengths = torch.zeros(0, dtype=torch.int64, device=device)
-        self._drawn = torch.zeros(0, dtype=torch.int64, device=device)
-        self._hidden = torch.zeros(0, decoder.weights.embed.shape[1], device=device)
+        self._lengths: list[int] = []
+        self._drawn: list[int] = []
         self._row_ids = torch.zeros(0, dtype=torch.int64, device=device)
+        self._positions = torch.zeros(0, dtype=torch.int64, device=device)
+        self._hidden = torch.zeros(0, decoder.weights.embed.shape[1], device=device)
+        self._centre: float | None = None if decoder.dtype == torch.bfloat16 else 0.0
         self._tokens: list[list[int]] = [[] for _ in row_prompt]
         self._log: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def run(self, progress: Progress | None) -> list[Completion]:
-        total, steps = len(self._row_prompt), 0
+        """Decode until every row has ended."""
+        total, looks = len(self._row_prompt), 0
         while self._rows or self._waiting:
             self._admit()
-            tokens = self._draw()
-            keep = [i for i, row in enumerate(self._rows) if not self._finish.ended(self._tokens[row])]
-            if len(keep) < len(self._rows):
-                tokens = tokens[self._compact(keep)]
+            drawn: list[Tensor] = []
+            for _ in range(min(self._look_every, self._max_tokens - max(self._drawn))):
+                if drawn:
+                    self._advance(drawn[-1])
+                drawn.append(self._draw())
+            keep = self._collect(drawn)
+            tokens = drawn[-1] if len(keep) == len(self._rows) else drawn[-1][self._compact(keep)]
             if self._rows:
-                longest = max(self._lengths.tolist())
-                self._hidden = self._decoder.step(tokens, self._lengths, longest, self._cache, self._prompts.prefix)
-                self._lengths = self._lengths + 1
-            steps += 1
-            if progress is not None and (steps % _REPORT_EVERY == 0 or not (self._rows or self._waiting)):
+                self._advance(tokens)
+            looks += 1
+            if progress is not None and (looks % _REPORT_EVERY == 0 or not (self._rows or self._waiting)):
                 progress(total - len(self._rows) - len(self._waiting), total, sum(map(len, self._tokens)))
         return self._completions()
 
     def _admit(self) -> None:
         """Waiting rows take the free slots behind the rows in use."""
-        entering = [self._waiting.popleft() for _ in range(min(self._free - len(self._rows), len(self._waiting)))]
-        if not entering:
-            return
-        device = self._decoder.device
+        count = min(self._slots - len(self._rows), len(self._waiting))
+        entering = [self._waiting.popleft() for _ in range(count)]
         hidden = [self._hidden]
-        slot = len(self._rows)
         while entering:
             index = self._row_prompt[entering[0]]
             siblings = [row for row in entering if self._row_prompt[row] == index]
             entering = entering[len(siblings) :]
             chunk, last, place = self._prompts.take(index)
-            length, end = self._prompts.length(index), slot + len(siblings)
+            length, slot = self._prompts.length(index), len(self._rows)
+            end = slot + len(siblings)
             self._cache.k[:, slot:end, :, :length] = chunk.k[:, place : place + 1, :, :length]
             self._cache.v[:, slot:end, :, :length] = chunk.v[:, place : place + 1, :, :length]
             hidden.append(last[place].expand(len(siblings), -1))
-            fresh = torch.full((len(siblings),), length, device=device)
-            self._lengths = torch.cat((self._lengths, fresh))
-            self._drawn = torch.cat((self._drawn, torch.zeros_like(fresh)))
-            self._row_ids = torch.cat((self._row_ids, torch.tensor(siblings, device=device)))
             self._rows += siblings
-            slot = end
+            self._lengths += [length] * len(siblings)
+            self._drawn += [0] * len(siblings)
             self._uses[index] -= len(siblings)
             if self._uses[index] == 0:
                 self._prompts.drop(index)
-        self._hidden = torch.cat(hidden)
+        if count:
+            device = self._decoder.device
+            self._hidden = torch.cat(hidden)
+            self._row_ids = torch.tensor(self._rows, device=device)
+            self._positions = torch.tensor(self._drawn, device=device)
 
     def _draw(self) -> Tensor:
-        uniforms = uniform_pairs(self._keys[self._row_ids], self._drawn)
-        drawn = draw(
-            self._decoder.logits(self._hidden),
-            uniforms,
-            temperature=self._params.temperature,
-            top_p=self._params.top_p,
-        )
+        """The next token of every row in use."""
+        if self._centre is None:
+            # A multiple of 8, so that another set of prompts seldom changes how logits are rounded.
+            self._centre = 8.0 * round(self._decoder.logits(self._hidden).amax(-1).mean().item() / 8)
+        uniforms = uniform_pairs(self._keys[self._row_ids], self._positions)
+        logits = self._decoder.logits(self._hidden, self._centre)
+        drawn = draw(logits, uniforms, temperature=self._params.temperature, top_p=self._params.top_p)
         self._log.append((self._row_ids, drawn.logprobs, drawn.entropies))
-        for row, token in zip(self._rows, drawn.tokens.tolist(), strict=True):
-            self._tokens[row].append(token)
-        self._drawn = self._drawn + 1
+        self._positions = self._positions + 1
+        self._drawn = [n + 1 for n in self._drawn]
         return drawn.tokens
+
+    def _advance(self, tokens: Tensor) -> None:
+        """Put the drawn tokens through the model."""
+        self._hidden = self._decoder.step(tokens, self._lengths, self._cache, self._prompts.prefix)
+        self._lengths = [n + 1 for n in self._lengths]
+
+    def _collect(self, drawn: list[Tensor]) -> list[int]:
+        """Bring drawn tokens to the host; the slots whose rows go on."""
+        keep: list[int] = []
+        for slot, (row, new) in enumerate(zip(self._rows, torch.stack(drawn, 1).tolist(), strict=True)):
+            tokens = self._tokens[row]
+            for token in new:
+                tokens.append(token)
+                if self._finish.ended(tokens):
+                    break
+            else:
+                keep.append(slot)
+        return keep
 
     def _compact(self, keep: list[int]) -> Tensor:
         """Rows behind the new end move into the slots that were left; returns the slots' old places."""
         n = len(keep)
-        stay = [i for i in keep if i < n]
-        movers = [i for i in keep if i >= n]
-        holes = sorted(set(range(n)) - set(stay))
-        places = list(range(n))
+        staying = {slot for slot in keep if slot < n}
+        movers = [slot for slot in keep if slot >= n]
+        holes = [slot for slot in range(n) if slot not in staying]
+        old = list(range(n))
         for hole, mover in zip(holes, movers, strict=True):
-            places[hole] = mover
+            old[hole] = mover
         if movers:
-            self._cache.k[:, holes] = self._cache.k[:, movers]
-            self._cache.v[:, holes] = self._cache.v[:, movers]
-        index = torch.tensor(places, dtype=torch.int64, device=self._decoder.device)
-        self._rows = [self._rows[i] for i in places]
-        self._lengths, self._drawn, self._row_ids = (x[index] for x in (self._lengths, self._drawn, self._row_ids))
+            end = max(self._lengths[mover] for mover in movers)
+            self._cache.k[:, holes, :, :end] = self._cache.k[:, movers, :, :end]
+            self._cache.v[:, holes, :, :end] = self._cache.v[:, movers, :, :end]
+        index = torch.tensor(old, dtype=torch.int64, device=self._decoder.device)
+        self._rows, self._lengths, self._drawn = (
+            [values[slot] for slot in old] for values in (self._rows, self._lengths, self._drawn)
+        )
+        self._row_ids, self._positions = self._row_ids[index], self._positions[index]
         self._hidden = self._hidden[index]
         return index
 
     def _completions(self) -> list[Completion]:
         rows, logprobs, entropies = (torch.cat(column).cpu() for column in zip(*self._log, strict=True))
         order = rows.argsort(stable=True)
-        counts = [len(tokens) for tokens in self._tokens]
+        # Between two looks a row may be drawn for beyond its end: only its first tokens count.
+        counts = rows.bincount(minlength=len(self._row_prompt)).tolist()
+        values = zip(logprobs[order].split(counts), entropies[order].split(counts), strict=True)
         return [
-            self._finish.completion(self._row_prompt[row], self._tokens[row], lp.clone(), h.clone())
-            for row, (lp, h) in enumerate(
-                zip(logprobs[order].split(counts), entropies[order].split(counts), strict=True)
-            )
+            self._finish.completion(self._row_prompt[row], ids, lp[: len(ids)].clone(), h[: len(ids)].clone())
+            for row, (ids, (lp, h)) in enumerate(zip(self._tokens, values, strict=True))
         ]

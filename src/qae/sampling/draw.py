@@ -9,8 +9,8 @@ from torch import Tensor
 BLOCK_TOKENS = 256
 # exp() of anything below is 0 in float32; a finite floor keeps 0 * -inf out of the entropy.
 _FLOOR = -1.0e4
-# On a CPU the passes over a chunk of rows should hit its cache: 2^18 floats are 1 MB.
-_CPU_CHUNK = 1 << 18
+# On a CPU the passes over a chunk of rows should hit its cache: 2^19 floats are 2 MB.
+_CPU_CHUNK = 1 << 19
 
 
 class Draw(NamedTuple):
@@ -71,52 +71,47 @@ def _draw(logits: Tensor, uniforms: Tensor, temperature: float, top_p: float) ->
     shifted = logits.float()
     if temperature not in (0.0, 1.0):
         shifted = shifted / temperature
+    # The shift keeps the entropy's sum small, so that it is exact to about 1e-6.
     shifted = shifted.sub_(shifted.amax(-1, keepdim=True)).clamp_(min=_FLOOR)
-    mass = shifted.exp()
-    blocks = _block_mass(mass)
-    total = blocks.sum(-1)
-    # bmm, not (mass * shifted).sum: a dot product needs no [n v] temporary.
-    mean = torch.bmm(mass[:, None], shifted[:, :, None])[:, 0, 0] / total
+    probs = shifted.softmax(-1)
     if temperature == 0.0:
-        tokens = shifted.argmax(-1)
-    elif top_p < 1.0:
-        nucleus = _nucleus(mass, top_p)
-        tokens = _invert(nucleus, _block_mass(nucleus), uniforms)
+        tokens = shifted.argmax(-1, keepdim=True)
     else:
-        tokens = _invert(mass, blocks, uniforms)
-    log_total = total.log()
-    logprobs = shifted.gather(1, tokens[:, None])[:, 0] - log_total
-    return Draw(tokens, logprobs, log_total - mean)
+        tokens = _invert(_nucleus(probs, top_p) if top_p < 1.0 else probs, uniforms)
+    logprobs = probs.gather(1, tokens).log_()
+    # log p = shifted - log Z for every token, so log Z comes from the drawn one.
+    log_total = shifted.gather(1, tokens) - logprobs
+    entropies = log_total[:, 0] - shifted.mul_(probs).sum(-1)
+    return Draw(tokens[:, 0], logprobs[:, 0], entropies)
 
 
-def _block_mass(mass: Tensor) -> Tensor:
+def _invert(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """[n 1] tokens: the first block, then the first token within it, whose cumulative mass exceeds the uniform."""
+    v = probs.shape[1]
+    if v <= BLOCK_TOKENS:
+        return _first_above(probs, uniforms[:, :1])
+    block = _first_above(_block_sums(probs), uniforms[:, :1])
+    ids = block * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=probs.device)
+    within = probs.gather(1, ids.clamp(max=v - 1)).masked_fill_(ids >= v, 0.0)
+    return block * BLOCK_TOKENS + _first_above(within, uniforms[:, 1:])
+
+
+def _block_sums(probs: Tensor) -> Tensor:
     """[n v] -> [n b]: sums of blocks of BLOCK_TOKENS; the last one may be shorter."""
-    v = mass.shape[1]
-    if v <= BLOCK_TOKENS:
-        return mass.sum(-1, keepdim=True)
+    v = probs.shape[1]
     whole = v - v % BLOCK_TOKENS
-    blocks = mass[:, :whole].unflatten(-1, (-1, BLOCK_TOKENS)).sum(-1)
-    return blocks if whole == v else torch.cat((blocks, mass[:, whole:].sum(-1, keepdim=True)), dim=-1)
-
-
-def _invert(mass: Tensor, blocks: Tensor, uniforms: Tensor) -> Tensor:
-    v = mass.shape[1]
-    if v <= BLOCK_TOKENS:
-        return _first_above(mass, uniforms[:, :1])
-    block = _first_above(blocks, uniforms[:, :1])[:, None]
-    ids = block * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS, device=mass.device)
-    within = mass.gather(1, ids.clamp(max=v - 1)).masked_fill_(ids >= v, 0.0)
-    return block[:, 0] * BLOCK_TOKENS + _first_above(within, uniforms[:, 1:])
+    blocks = probs[:, :whole].unflatten(-1, (-1, BLOCK_TOKENS)).sum(-1)
+    return blocks if whole == v else torch.cat((blocks, probs[:, whole:].sum(-1, keepdim=True)), dim=-1)
 
 
 def _first_above(mass: Tensor, u: Tensor) -> Tensor:
-    """Index of the first entry whose cumulative mass exceeds u times the total."""
+    """[n 1] index of the first entry whose cumulative mass exceeds u times the total."""
     cumulative = mass.cumsum(-1)
     index = (cumulative <= u * cumulative[:, -1:]).sum(-1, keepdim=True).clamp_(max=mass.shape[1] - 1)
     if mass.device.type != "cpu":
         # A parallel scan may step down by a rounding error and so point at an entry without mass.
         index = torch.where(mass.gather(1, index) > 0, index, mass.argmax(-1, keepdim=True))
-    return index[:, 0]
+    return index
 
 
 def _nucleus(mass: Tensor, top_p: float) -> Tensor:

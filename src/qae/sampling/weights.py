@@ -4,10 +4,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+
+
+class Linear:
+    """x -> x W' + b with weights laid out once for the processor's matrix unit.
+
+    oneDNN reorders a plain weight in every product; packed ahead, 64 rows are 1.1 to 1.3 times faster in bfloat16
+    and up to twice in float32, and a batch that shrinks keeps its speed per row.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self._weight = weight.to(dtype, copy=True)
+        self._bias = None if bias is None else bias.to(dtype)
+        self._outputs = weight.shape[0]
+        self._packed = weight.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if self._packed:
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
+
+    def __call__(self, x: Tensor, minus: float = 0.0) -> Tensor:
+        """The product, less a constant that is subtracted before the result is rounded."""
+        bias = self._bias
+        if minus:
+            bias = x.new_full((self._outputs,), -minus) if bias is None else bias - minus
+        if self._packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, "none", [], "")
+        return F.linear(x, self._weight, bias)
 
 
 @dataclass(frozen=True)
@@ -15,23 +41,18 @@ class Layer:
     """One decoder layer. Norm weights are folded into the matrices behind them, the attention scale into q.
 
     Attributes:
-        qkv: [(q + k + v heads) * head_dim, d]; q and k rows interleaved so that a rotary pair is adjacent.
+        qkv: d -> (q + k + v heads) * head_dim; q and k interleaved so that a rotary pair is adjacent.
         qk_norm: [q + k heads, head_dim] of Qwen3's norms, or None.
-        out: [d, q heads * head_dim].
-        gate_up: [2 * intermediate, d].
-        down: [d, intermediate].
-        qkv_bias: and the other biases, or None.
+        out: q heads * head_dim -> d.
+        gate_up: d -> 2 * intermediate.
+        down: intermediate -> d.
     """
 
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Linear
     qk_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    out: Linear
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True)
@@ -39,18 +60,16 @@ class Weights:
     """All that decoding needs, detached from the policy.
 
     Attributes:
-        embed: [v, d] float32.
+        embed: [v, d] float32; the policy's own tensor where it already is that.
         layers: in order.
-        head: [v, d] with the final norm folded in.
-        head_bias: [v] or None.
+        head: d -> v, with the final norm folded in.
         inv_freq: [head_dim / 2] rotary frequencies; rope_scale multiplies cos and sin.
         eps: of every RMSNorm.
     """
 
     embed: Tensor
     layers: list[Layer]
-    head: Tensor
-    head_bias: Tensor | None
+    head: Linear
     inv_freq: Tensor
     rope_scale: float
     eps: float
@@ -153,22 +172,21 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
             qk_norm = torch.cat(((q_norm * scale).expand(query_heads, -1), k_norm.expand(key_heads, -1)))
         gate_up = torch.cat((_merged(mlp.gate_proj), _merged(mlp.up_proj)))
         return Layer(
-            qkv=(qkv * block.input_layernorm.weight.detach().float()).to(dtype),
-            qkv_bias=_to(bias, dtype),
+            qkv=Linear(qkv * block.input_layernorm.weight.detach().float(), bias, dtype),
             qk_norm=qk_norm,
-            out=_merged(attn.o_proj).to(dtype, copy=True),
-            out_bias=_to(_bias(attn.o_proj), dtype),
-            gate_up=(gate_up * block.post_attention_layernorm.weight.detach().float()).to(dtype),
-            gate_up_bias=_to(_bias(mlp.gate_proj, mlp.up_proj), dtype),
-            down=_merged(mlp.down_proj).to(dtype, copy=True),
-            down_bias=_to(_bias(mlp.down_proj), dtype),
+            out=Linear(_merged(attn.o_proj), _bias(attn.o_proj), dtype),
+            gate_up=Linear(
+                gate_up * block.post_attention_layernorm.weight.detach().float(),
+                _bias(mlp.gate_proj, mlp.up_proj),
+                dtype,
+            ),
+            down=Linear(_merged(mlp.down_proj), _bias(mlp.down_proj), dtype),
         )
 
     return Weights(
-        embed=_merged(body.embed_tokens).clone(),
+        embed=_merged(body.embed_tokens),
         layers=[layer(block) for block in body.layers],
-        head=(_merged(base.lm_head) * body.norm.weight.detach().float()).to(dtype),
-        head_bias=_bias(base.lm_head),
+        head=Linear(_merged(base.lm_head) * body.norm.weight.detach().float(), _bias(base.lm_head), dtype),
         inv_freq=body.rotary_emb.inv_freq.detach().float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         eps=float(base.config.rms_norm_eps),
@@ -176,7 +194,3 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
         key_heads=key_heads,
         head_dim=head_dim,
     )
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
