@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
