@@ -35,6 +35,12 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1 or os.environ.get("QAE_DEBUG", "0") not in ("", "0")
     try:
         app(args=arguments, prog_name="qae")
+    except SystemExit as done:
+        if not done.code and arguments[:1] == ["train"] and "--help" in arguments:
+            from qae.settings import print_keys
+
+            print_keys(Console())
+        raise
     except Exception as error:
         if debug or not is_for_the_user(error):
             raise
@@ -64,10 +70,11 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(USAGE)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(f"qae {qae.__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
@@ -79,18 +86,7 @@ def _top(
     pass
 
 
-def _train_help(context: typer.Context, asked: bool) -> None:
-    if not asked:
-        return
-    if text := context.get_help():
-        typer.echo(text)
-    from qae.settings import print_keys
-
-    print_keys(Console())
-    raise typer.Exit
-
-
-@app.command(add_help_option=False)
+@app.command()
 def train(
     arguments: KeyValues = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run directory.")] = None,
@@ -99,14 +95,11 @@ def train(
         bool, typer.Option("--dry-run", help="Show the configuration and the plan; compute nothing.")
     ] = False,
     plain: Plain = False,
-    _: Annotated[
-        bool,
-        typer.Option("--help", callback=_train_help, is_eager=True, help="Show this page with every key."),
-    ] = False,
 ) -> None:
     """Train a language model with reinforcement learning on verifiable rewards.
 
     Values come from the command line, the recipe (default: tiny), the preset and the defaults, in this order.
+    Every key with its default and meaning stands below the options.
     """
     from qae.settings import read_arguments
 
@@ -130,7 +123,11 @@ def train(
 def _dry_run(console: Console, asked: Any, run_dir: Path | None) -> None:
     from qae.settings import print_settings
 
-    console.print(f"qae {qae.__version__}: {asked.title} (dry run: nothing is computed or written)\n", markup=False)
+    console.print(
+        f"qae {qae.__version__}: {asked.title} (dry run: nothing is computed or written)\n",
+        markup=False,
+        soft_wrap=True,
+    )
     print_settings(console, asked)
     console.print("\nwhat will happen", style="bold")
     from qae.trainer.plan import describe_plan

@@ -1,22 +1,23 @@
 """The configuration on the command line: reading it, showing it, and saying what each key means."""
 
+import json
+import textwrap
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 from pydantic import BaseModel
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from qae.trainer import keys
 from qae.trainer.config import LOSS_DEFAULTS, PRESETS, Resolved, TrainConfig, describe, known_keys, resolve
 
-INDENT = 4
+INDENT = 6
+WIDEST_VALUE = 16
 # Where the value was chosen by a person, it stands out.
 CHOSEN = ("command line",)
 
@@ -84,17 +85,14 @@ def print_settings(console: Console, asked: Asked) -> None:
     flat = keys.flatten(asked.config.model_dump())
     constants = LOSS_DEFAULTS[asked.config.algorithm.loss.name]
     shown = [key for key in flat if not _foreign(key, flat[key], constants)]
-    width = max(map(len, shown))
+    values = {key: as_yaml(flat[key]) for key in shown}
+    widths = max(map(len, shown)), min(max(map(len, values.values())), WIDEST_VALUE)
     for section, members in by_section(shown):
         console.print(Text(section, style="bold"))
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(width=width, no_wrap=True)
-        grid.add_column(overflow="fold", min_width=12)
-        grid.add_column(style="bright_black", overflow="fold")
         for key in members:
             source = asked.resolved.sources[key]
-            grid.add_row(key, Text(as_yaml(flat[key])), source, style="cyan" if source in CHOSEN else "")
-        console.print(Padding(grid, (0, 0, 0, 2)))
+            line = Text(f"  {key:<{widths[0]}}  {values[key]:<{widths[1]}}  ", style="cyan" if source in CHOSEN else "")
+            console.print(line.append(source, style="bright_black"), soft_wrap=True)
 
 
 def print_keys(console: Console) -> None:
@@ -125,7 +123,8 @@ def _fillings(console: Console, title: str, key: str, table: Mapping[str, Mappin
 
 def _entry(console: Console, line: Text, below: str) -> None:
     console.print(line, soft_wrap=True)
-    console.print(Padding(Text(below), (0, 0, 0, INDENT + 2)))
+    indent = " " * INDENT
+    console.print(Text(textwrap.fill(below, console.width - 1, initial_indent=indent, subsequent_indent=indent)))
 
 
 def _foreign(key: str, value: Any, constants: Mapping[str, Any]) -> bool:
@@ -158,13 +157,19 @@ def _choices(key: str, meaning: str) -> Iterator[str]:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as one would type it on the command line.
+    """A value in one line, as one would type it on the command line.
 
     Example:
-        >>> as_yaml(None), as_yaml(True), as_yaml(("jsonl",)), as_yaml(3e-05)
-        ('null', 'true', '[jsonl]', '3e-05')
+        >>> as_yaml(None), as_yaml(True), as_yaml(("jsonl",)), as_yaml(3e-05), as_yaml({"r": [16, "a b"]})
+        ('null', 'true', '[jsonl]', '3e-05', '{r: [16, a b]}')
     """
     if isinstance(value, float):
         return f"{value:g}"
-    plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, Any], value).items()
+        return "{" + ", ".join(f"{key}: {as_yaml(item)}" for key, item in pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(as_yaml(item) for item in cast(list[Any], value)) + "]"
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from qae.policies.source import resolve_source
 from qae.trainer.config import TrainConfig
+from qae.trainer.keys import ConfigError
 
 FLOAT_BYTES = 4
 # Floats that a decoder layer keeps for the backward pass: of each token's width, and of its inner width.
@@ -27,6 +28,7 @@ class Shape:
         inner_width: of the feed-forward part.
         cache_width: keys and values of one token in one layer.
         vocabulary: tokens.
+        context_tokens: longest prompt + completion.
     """
 
     parameters: int
@@ -35,6 +37,7 @@ class Shape:
     inner_width: int
     cache_width: int
     vocabulary: int
+    context_tokens: int
 
 
 def policy_shape(path: str) -> Shape:
@@ -56,6 +59,7 @@ def policy_shape(path: str) -> Shape:
         inner_width=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         cache_width=2 * (getattr(text, "num_key_value_heads", None) or heads) * head_width,
         vocabulary=text.vocab_size,
+        context_tokens=text.max_position_embeddings,
     )
 
 
@@ -88,6 +92,7 @@ def describe_plan(config: TrainConfig) -> Iterator[tuple[str, str]]:
 
     Raises:
         PolicyError: `policy.path` names no model.
+        ConfigError: its context is too short for `rollout.max_tokens`.
     """
     rollout, update, dynamic = config.rollout, config.update, config.algorithm.dynamic_sampling
     rows = rollout.prompts * rollout.group_size
@@ -107,6 +112,11 @@ def describe_plan(config: TrainConfig) -> Iterator[tuple[str, str]]:
     yield "zero rows", zero_rows(config)
     yield "evaluation", evaluations(config)
     shape = policy_shape(config.policy.path)
+    if rollout.max_tokens >= shape.context_tokens:
+        raise ConfigError(
+            f"rollout.max_tokens={rollout.max_tokens} leaves no room for a prompt in the {shape.context_tokens} tokens "
+            f"of the context of {config.policy.path}: lower it"
+        )
     yield "policy", f"{config.policy.path}: {count(shape.parameters)} parameters, {shape.layers} layers"
     memory = memory_bytes(config, shape)
     parts = ", ".join(f"{name} {size(value)}" for name, value in memory.items() if name != "together" and value)
