@@ -1,6 +1,7 @@
 """What every loss of the table promises."""
 
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 import torch
@@ -15,6 +16,25 @@ TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
 def test_the_table_holds_the_agreed_names():
     assert list(LOSSES) == ["clip", "sequence", "clip_cov", "kl_cov", "cispo", "sapo"]
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    {
+        "clip": {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": None},
+        "sequence": {"clip_low": 3e-4, "clip_high": 4e-4},
+        "clip_cov": {"clip_low": 1.0, "clip_high": 1.0, "select_frac": 2e-4, "cov_low": 1.0, "cov_high": 5.0},
+        "kl_cov": {"select_frac": 2e-3, "kl_coef": 1.0},
+        "cispo": {"clip_low": None, "clip_high": 0.2, "bounds": "offset"},
+        "sapo": {"tau_positive": 1.0, "tau_negative": 1.05},
+    }.items(),
+)
+def test_the_defaults_are_the_papers(name, defaults):
+    parameters = signature(LOSSES[name]).parameters
+    assert {key: p.default for key, p in parameters.items() if p.default is not p.empty} == defaults | (
+        {"selected": None} if "cov" in name else {}
+    ) | ({"generator": None} if name == "clip_cov" else {})
+    assert all(p.kind is p.KEYWORD_ONLY for key, p in parameters.items() if key in defaults)
 
 
 @every_loss

@@ -30,13 +30,6 @@ def test_equals_the_definition(batch, low, high):
     torch.testing.assert_close(loss, expected.view_as(loss), rtol=1e-14, atol=1e-14)
 
 
-def test_the_defaults_are_the_papers():
-    batch = seeded_batch(1)
-    assert torch.equal(
-        sequence_policy_loss(*batch.args), sequence_policy_loss(*batch.args, clip_low=3e-4, clip_high=4e-4)
-    )
-
-
 @law
 @given(batch=batches())
 def test_a_completion_has_one_value_and_one_clip_decision(batch):
