@@ -184,6 +184,7 @@ def test_train_says_what_it_does_before_torch_is_loaded(run: Run, trainer: dict[
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == f"qae {qae.__version__}: tiny steps=3 algorithm.advantage=mean"
+    assert lines[1] == "loading torch and the policy"
     assert sum("/3 " in line for line in lines) == 3
     assert "held-out problems" in out and "report.html" in lines[-1]
     assert trainer["config"] == TrainConfig.load("tiny", "steps=3", "algorithm.advantage=mean")

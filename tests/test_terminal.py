@@ -95,7 +95,9 @@ def test_a_long_phase_gives_a_sign_of_life() -> None:
     for _ in range(100):
         clock.now += 1.0
         view.event("phase", phase="sample", done=int(clock.now), total=256, tokens=0)
-    lines = printed(console).splitlines()
+    view.event("phase", phase="load")
+    *lines, last = printed(console).splitlines()
+    assert last == "loading torch and the policy"
     assert len(lines) == int(100 // (HEARTBEAT_SECONDS + 1))
     assert lines[0] == "  step 1: sampling 21/256 completions, 0:20"
 
@@ -306,12 +308,12 @@ def test_what_it_is_doing_has_a_name_for_every_phase() -> None:
         progress.event("phase", phase=phase, done=3, total=8, tokens=0)
         texts.append(doing(progress))
     assert texts == [
-        "loading 3/8, 0:00",
+        "loading 3/8 torch and the policy, 0:00",
         "step 1: sampling 3/8 completions, 0:00",
         "step 1: grading 3/8 completions, 0:00",
         "step 1: updating 3/8 updates, 0:00",
         "evaluating 3/8 completions, 0:00",
-        "saving a checkpoint 3/8, 0:00",
+        "saving 3/8 a checkpoint, 0:00",
     ]
 
 

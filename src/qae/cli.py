@@ -113,6 +113,8 @@ def train(
     view = open_view(console, plain=plain)
     try:
         view.say(f"qae {qae.__version__}: {asked.title}")
+        view.progress.steps = asked.config.steps
+        view.event("phase", phase="load")
         finished = _run(view, asked.config, run_dir, resume)
         report = _report_after(view, finished)
     finally:

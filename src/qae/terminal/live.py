@@ -114,11 +114,11 @@ def _steps(progress: Progress, width: int) -> RenderableType:
 
 
 def _phase(progress: Progress, width: int) -> RenderableType:
-    verb, unit = PHASES.get(progress.phase, (progress.phase, ""))
+    verb, what = PHASES.get(progress.phase, (progress.phase, ""))
     seconds = progress.clock() - progress.phase_began
     total, done = progress.total, progress.done or 0
-    far = f"{done:,}/{total:,}{unit}" if total else ""
-    bar = ProgressBar(total=total, completed=done, complete_style="blue") if total else Text()
+    far = f"{done:,}/{total:,} {what}" if total else ""
+    bar = ProgressBar(total=total, completed=done, complete_style="blue") if total else Text(what)
     return _line("now", Text(verb), bar, Text(f"{far}  {duration(seconds)}".strip()), width)
 
 

@@ -23,6 +23,7 @@ class PlainView:
         self.console = console
         self.progress = progress or Progress()
         self._lines = 0
+        self._loading = False
         self._last_line_at = self.progress.clock()
 
     def event(self, name: str, /, **data: Any) -> None:
@@ -37,6 +38,9 @@ class PlainView:
             self.say(data["text"])
         elif name == "warning":
             self.say(f"warning: {data['text']}")
+        elif name == "phase" and data["phase"] == "load" and not self._loading:
+            self._loading = True
+            self.say("loading torch and the policy")
         elif name == "phase" and self.progress.clock() - self._last_line_at > HEARTBEAT_SECONDS:
             self.say(f"  {doing(self.progress)}")
 
@@ -97,19 +101,20 @@ def interval(metrics: Metrics) -> str:
     return value if low is None or high is None else f"{value} [{number(low)}, {number(high)}]"
 
 
+# What each phase does, and to what.
 PHASES = {
-    "load": ("loading", ""),
-    "sample": ("sampling", " completions"),
-    "grade": ("grading", " completions"),
-    "update": ("updating", " updates"),
-    "eval": ("evaluating", " completions"),
-    "checkpoint": ("saving a checkpoint", ""),
+    "load": ("loading", "torch and the policy"),
+    "sample": ("sampling", "completions"),
+    "grade": ("grading", "completions"),
+    "update": ("updating", "updates"),
+    "eval": ("evaluating", "completions"),
+    "checkpoint": ("saving", "a checkpoint"),
 }
 
 
 def doing(progress: Progress) -> str:
     """What the run is doing now, and how far it is with it."""
-    verb, unit = PHASES.get(progress.phase, (progress.phase, ""))
+    verb, what = PHASES.get(progress.phase, (progress.phase, ""))
     at = f"step {progress.step + 1}: " if progress.phase in ("sample", "grade", "update") else ""
-    far = f" {progress.done}/{progress.total}{unit}" if progress.total else ""
-    return f"{at}{verb}{far}, {duration(progress.clock() - progress.phase_began)}"
+    far = f"{progress.done}/{progress.total} " if progress.total else ""
+    return f"{at}{verb} {far}{what}, {duration(progress.clock() - progress.phase_began)}"
