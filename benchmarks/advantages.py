@@ -10,6 +10,7 @@ compared. Prints one JSON object; `--out` also writes it to a file.
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -89,8 +90,9 @@ def main() -> None:
     sizes = arguments.completions, arguments.group_size, arguments.alternations
     result = {
         "benchmark": "advantages",
-        "device": platform.processor() or platform.machine(),
+        "device": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores",
         "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "config": dict(zip(("completions", "group_size", "alternations"), sizes, strict=True)),
         "quantile": compare(*sizes, "quantile"),

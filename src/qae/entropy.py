@@ -148,8 +148,8 @@ def expected_zero_frac(pass_rates: Float[Tensor, " q"], k: float = 0.4) -> float
         >>> round(expected_zero_frac(torch.linspace(0, 1, 10001), k=0.4), 3)
         0.74
     """
-    hard = pass_rates.double() <= float(1 - fraction_meant(k))
-    return (1 - pass_rates.double()).where(hard, pass_rates.double()).mean().item()
+    hard = pass_rates <= float(1 - fraction_meant(k))
+    return (1 - pass_rates).where(hard, pass_rates).double().mean().item()
 
 
 def predicted_entropy_change(

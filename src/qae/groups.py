@@ -50,6 +50,7 @@ class Groups:
             self._size = torch.zeros_like(self._rows).index_add_(0, self._group, (~self._unscored).long())
         self._smallest = self._sorted.index_select(0, self._start)
         self._largest = self._order_statistic(self._size - 1)
+        self._spread = self._largest - self._smallest
 
     def size(self) -> Int[Tensor, " n"]:
         """Scored members."""
@@ -84,7 +85,7 @@ class Groups:
 
     def flat(self, tolerance: float = 0.0) -> Bool[Tensor, " n"]:
         """True where the group has no two scored rows further apart than `tolerance`."""
-        return self._to_rows((self._size < 2) | (self._largest - self._smallest <= tolerance))
+        return self._to_rows(~(self._spread > tolerance))  # NaN, of no scored row, is not above it
 
     def compared(self, flat_tolerance: float = 0.0, min_size: int = 2) -> Bool[Tensor, " n"]:
         """True for the rows that have something to be compared with; the others' advantage is 0.
@@ -101,8 +102,7 @@ class Groups:
                 "advantage 0; group_ids must be equal for all completions of one prompt",
                 stacklevel=3,
             )
-        differ = (self._size >= min_size) & (self._largest - self._smallest > flat_tolerance)
-        compared = self._to_rows(differ)
+        compared = self._to_rows((self._size >= min_size) & (self._spread > flat_tolerance))
         return compared if self.scored is None else compared & self.scored
 
     @cached_property
