@@ -67,7 +67,8 @@ def _evaluation(config: TrainConfig, step: int, pass_rate: float) -> Iterator[Ev
     yield "eval", {"metrics": {
         "step": step, "eval/pass@1": pass_rate, "eval/pass@1_low": pass_rate - 0.04,
         "eval/pass@1_high": pass_rate + 0.04, f"eval/pass@{samples}": 0.81, "eval/samples": samples,
-        "eval/entropy": 0.4, "eval/mean_length": 41.2, "eval/truncated_frac": 0.031, "eval/problems": config.eval.problems,
+        "eval/entropy": 0.4, "eval/mean_length": 41.2, "eval/truncated_frac": 0.031,
+        "eval/problems": config.eval.problems,
         "eval/pass@1/1": pass_rate + 0.4, "eval/pass@1/2": pass_rate, "eval/pass@1/3": pass_rate - 0.2,
     }}  # fmt: skip
 

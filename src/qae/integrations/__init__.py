@@ -1,0 +1,1 @@
+"""Quantile advantages inside other frameworks: one adapter each, no mathematics here."""

@@ -1,0 +1,1 @@
+"""Configurations that `qae train` knows by name (YAML files)."""

@@ -1,0 +1,1 @@
+"""Experiments of several arms and seeds, compared in pairs."""
