@@ -1,5 +1,6 @@
 """The package as such: its public names, what an import costs, and that nothing of a developer's machine is in it."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def test_the_public_names() -> None:
 def test_a_public_name_is_there(name: str) -> None:
     assert getattr(qae, name) is not None
     assert name in dir(qae)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    stub = (ROOT / "src" / "qae" / "__init__.pyi").read_text()
+    seen = {name: home for home, name in re.findall(r"^from ([\w.]+) import (\w+) as \2$", stub, re.MULTILINE)}
+    assert sorted(seen) == PUBLIC
+    for name, home in seen.items():
+        assert getattr(importlib.import_module(home), name) is getattr(qae, name)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

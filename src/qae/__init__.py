@@ -37,7 +37,7 @@ _HOME = {
 }
 
 __version__ = "0.1.0"
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
