@@ -30,7 +30,9 @@ class Decoder:
         self.dtype = dtype
         self.device = weights.embed.device
         angles = torch.arange(context_tokens, device=self.device).float()[:, None] * weights.inv_freq
-        self._rotation = torch.polar(torch.full_like(angles, weights.rope_scale), angles)
+        # The attention scale 1 / sqrt(d), half of it in q and half in k.
+        scale = weights.rope_scale * weights.head_dim**-0.25
+        self._rotation = torch.polar(torch.full_like(angles, scale), angles)
 
     def allocate(self, rows: int, tokens: int) -> KeyValues:
         """Room for the keys and values of `rows` x `tokens`, not initialised."""
@@ -125,7 +127,7 @@ class Decoder:
         largest logits moved near 0 before they are rounded, it is 0.014, under the 0.03 of the layers before.
         """
         w = self.weights
-        normed = F.rms_norm(hidden, hidden.shape[-1:], eps=w.eps).to(self.dtype)
+        normed = F.rms_norm(hidden, hidden.shape[-1:], w.norm, w.eps).to(self.dtype)
         return w.head(normed, centre).float()
 
     def _run(self, tokens: Tensor, rotation: Tensor, attend: Attend) -> Tensor:
@@ -135,7 +137,7 @@ class Decoder:
         x = w.embed[tokens]
         width = x.shape[-1:]
         for i, layer in enumerate(w.layers):
-            h = F.rms_norm(x, width, eps=w.eps).to(self.dtype)
+            h = F.rms_norm(x, width, layer.norm, w.eps).to(self.dtype)
             qkv = layer.qkv(h).view(m, -1, w.head_dim)
             qk = qkv[:, :turned].float()
             if layer.qk_norm is not None:
@@ -144,7 +146,7 @@ class Decoder:
             qk = torch.view_as_real(qk).flatten(-2).to(self.dtype)
             mixed = attend(i, qk[:, : w.query_heads], qk[:, w.query_heads :], qkv[:, turned:])
             x += layer.out(mixed)
-            h = F.rms_norm(x, width, eps=w.eps).to(self.dtype)
+            h = F.rms_norm(x, width, layer.mlp_norm, w.eps).to(self.dtype)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)
             x += layer.down(F.silu(gate) * up)
         return x

@@ -38,37 +38,46 @@ class Linear:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. Norm weights are folded into the matrices behind them, the attention scale into q.
+    """One decoder layer.
+
+    Norm weights and the attention scale are not folded into the matrices: most checkpoints hold bfloat16 numbers,
+    which bfloat16 products then use without rounding them a second time, as training does.
 
     Attributes:
+        norm: [d] in front of attention.
         qkv: d -> (q + k + v heads) * head_dim; q and k interleaved so that a rotary pair is adjacent.
         qk_norm: [q + k heads, head_dim] of Qwen3's norms, or None.
         out: q heads * head_dim -> d.
+        mlp_norm: [d] in front of the MLP.
         gate_up: d -> 2 * intermediate.
         down: intermediate -> d.
     """
 
+    norm: Tensor
     qkv: Linear
     qk_norm: Tensor | None
     out: Linear
+    mlp_norm: Tensor
     gate_up: Linear
     down: Linear
 
 
 @dataclass(frozen=True)
 class Weights:
-    """All that decoding needs, detached from the policy.
+    """All that decoding needs.
 
     Attributes:
         embed: [v, d] float32; the policy's own tensor where it already is that.
         layers: in order.
-        head: d -> v, with the final norm folded in.
+        norm: [d] of the last norm.
+        head: d -> v.
         inv_freq: [head_dim / 2] rotary frequencies; rope_scale multiplies cos and sin.
         eps: of every RMSNorm.
     """
 
     embed: Tensor
     layers: list[Layer]
+    norm: Tensor
     head: Linear
     inv_freq: Tensor
     rope_scale: float
@@ -141,44 +150,38 @@ def _interleave(rows: Tensor, head_dim: int) -> Tensor:
 def fuse(model: Any, dtype: torch.dtype) -> Weights:
     """Copy a policy's weights into the fused layout.
 
-    Folding (norm weights, attention scale, rotary order) is done in float32 and rounded to `dtype` once.
-
     Args:
         model: a model for which `why_not_fused` is None.
-        dtype: of the matrices; the embedding stays float32.
+        dtype: of the matrices; embedding and norms stay float32.
     """
     base = base_model(model)
     body = base.model
-    attention = body.layers[0].self_attn
-    head_dim: int = attention.head_dim
+    head_dim: int = body.layers[0].self_attn.head_dim
     query_heads: int = base.config.num_attention_heads
     key_heads: int = base.config.num_key_value_heads
-    scale = head_dim**-0.5
+    turned = (query_heads + key_heads) * head_dim
+
+    def pair_up(rows: Tensor) -> Tensor:
+        return torch.cat((_interleave(rows[:turned], head_dim), rows[turned:]))
 
     def layer(block: Any) -> Layer:
         attn, mlp = block.self_attn, block.mlp
-        normed = hasattr(attn, "q_norm")
-        # With qk-norm a scale in the matrix would be normalised away: it goes into the norm's weight.
-        q_scale = 1.0 if normed else scale
-        q, k, v = (_merged(m) for m in (attn.q_proj, attn.k_proj, attn.v_proj))
-        qkv = torch.cat((_interleave(q, head_dim) * q_scale, _interleave(k, head_dim), v))
-        bias = _bias(attn.q_proj, attn.k_proj, attn.v_proj)
-        if bias is not None:
-            q, k, v = bias.split((len(q), len(k), len(v)))
-            bias = torch.cat((_interleave(q, head_dim) * q_scale, _interleave(k, head_dim), v))
+        projections = (attn.q_proj, attn.k_proj, attn.v_proj)
+        bias = _bias(*projections)
         qk_norm = None
-        if normed:
-            q_norm, k_norm = (_interleave(m.weight.detach().float(), head_dim) for m in (attn.q_norm, attn.k_norm))
-            qk_norm = torch.cat(((q_norm * scale).expand(query_heads, -1), k_norm.expand(key_heads, -1)))
-        gate_up = torch.cat((_merged(mlp.gate_proj), _merged(mlp.up_proj)))
+        if hasattr(attn, "q_norm"):
+            q_norm, k_norm = (_interleave(_norm(m), head_dim) for m in (attn.q_norm, attn.k_norm))
+            qk_norm = torch.cat((q_norm.expand(query_heads, -1), k_norm.expand(key_heads, -1)))
         return Layer(
-            qkv=Linear(qkv * block.input_layernorm.weight.detach().float(), bias, dtype),
+            norm=_norm(block.input_layernorm),
+            qkv=Linear(
+                pair_up(torch.cat([_merged(m) for m in projections])), None if bias is None else pair_up(bias), dtype
+            ),
             qk_norm=qk_norm,
             out=Linear(_merged(attn.o_proj), _bias(attn.o_proj), dtype),
+            mlp_norm=_norm(block.post_attention_layernorm),
             gate_up=Linear(
-                gate_up * block.post_attention_layernorm.weight.detach().float(),
-                _bias(mlp.gate_proj, mlp.up_proj),
-                dtype,
+                torch.cat((_merged(mlp.gate_proj), _merged(mlp.up_proj))), _bias(mlp.gate_proj, mlp.up_proj), dtype
             ),
             down=Linear(_merged(mlp.down_proj), _bias(mlp.down_proj), dtype),
         )
@@ -186,7 +189,8 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
     return Weights(
         embed=_merged(body.embed_tokens),
         layers=[layer(block) for block in body.layers],
-        head=Linear(_merged(base.lm_head) * body.norm.weight.detach().float(), _bias(base.lm_head), dtype),
+        norm=_norm(body.norm),
+        head=Linear(_merged(base.lm_head), _bias(base.lm_head), dtype),
         inv_freq=body.rotary_emb.inv_freq.detach().float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         eps=float(base.config.rms_norm_eps),
@@ -194,3 +198,7 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
         key_heads=key_heads,
         head_dim=head_dim,
     )
+
+
+def _norm(module: Any) -> Tensor:
+    return module.weight.detach().float().clone()
