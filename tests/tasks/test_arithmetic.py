@@ -4,9 +4,9 @@ from collections import Counter
 import pytest
 
 from qae.rewards import Grade
-from qae.tasks import Item, make_task
+from qae.tasks import Item, generated, make_task
 from qae.tasks.arithmetic import HELDOUT_FRAC, LEVELS, ArithmeticTask
-from qae.tasks.generated import is_heldout
+from qae.tasks.generated import draw_heldout_items, is_heldout, level_weights
 
 
 def value(prompt: str) -> int:
@@ -35,17 +35,17 @@ def test_train_item_depends_on_seed_and_index_only():
 
 def test_no_heldout_problem_is_ever_trained_on():
     task = ArithmeticTask(seed=0, levels=["1x1"])  # few problems: an overlap would show
-    heldout = {item.id for item in task.heldout_items(300)}
-    trained = {task.train_item(i).id for i in range(5000)}
-    assert len(heldout) == 300
+    heldout = {item.id for item in task.heldout_items(100)}
+    trained = {task.train_item(i).id for i in range(1500)}
+    assert len(heldout) == 100
     assert not heldout & trained
-    assert len(trained) > 2000
+    assert len(trained) > 1000
 
 
 def test_both_orders_of_a_product_are_one_problem():
     task = ArithmeticTask(seed=0, levels=["1x1"])
     by_id: dict[str, set[str]] = {}
-    for i in range(3000):
+    for i in range(1200):
         item = task.train_item(i)
         by_id.setdefault(item.id, set()).add(item.prompt)
     assert any(len(prompts) == 2 for prompts in by_id.values())
@@ -65,9 +65,21 @@ def test_heldout_mix_follows_the_shares_exactly():
     assert Counter(item.level for item in items) == {"2x1": 30, "2x2": 10}
 
 
-def test_more_heldout_problems_than_there_are_is_an_error():
-    with pytest.raises(ValueError, match=r"100000 held-out problems asked for, but the levels 1x1 have \d+"):
-        ArithmeticTask(levels=["1x1"]).heldout_items(100000)
+def test_a_level_that_runs_out_leaves_its_places_to_the_others(monkeypatch):
+    monkeypatch.setattr(generated, "_TRIES_BEFORE_EXHAUSTED", 300)
+
+    def draw(rng, level):
+        number = rng.randrange(20 if level == "few" else 10**9)
+        return Item(f"{level}/{number}", "", "", level)
+
+    def heldout(levels, count):
+        shares = level_weights("test", levels, ["few", "many"])
+        return draw_heldout_items("test", draw, shares, 0.3, count)
+
+    few = heldout(["few"], 100)
+    assert {item.id for item in few} == {f"few/{i}" for i in range(20) if is_heldout(f"few/{i}", 0.3)}
+    mixed = Counter(item.level for item in heldout(["few", "many"], 100))
+    assert mixed == {"few": len(few), "many": 100 - len(few)}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +128,4 @@ def test_wrong_configs_say_what_would_be_right(config, message):
 
 
 def test_a_null_option_is_the_default():
-    assert make_task({"name": "arithmetic", "levels": None}, seed=4).train_item(5) == ArithmeticTask(
-        4
-    ).train_item(5)
+    assert make_task({"name": "arithmetic", "levels": None}, seed=4).train_item(5) == ArithmeticTask(4).train_item(5)

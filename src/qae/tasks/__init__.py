@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qae.tasks.arithmetic import ArithmeticTask
+from qae.tasks.data import DataTask
+from qae.tasks.few_shot import FewShotArithmeticTask, WordedArithmeticTask
 from qae.tasks.task import Item, Task
 
 __all__ = ["TASKS", "Item", "Task", "make_task"]
@@ -15,7 +17,8 @@ def make_task(config: Mapping[str, Any], seed: int) -> Task:
     """The task that a config section describes.
 
     Args:
-        config: `{"name": <one of TASKS>, ...}`; other keys are the task's options, nulls left out.
+        config: `{"name": <one of TASKS>, ...}`; other keys are the task's options, nulls left out. A `path`
+            without a name means `data`.
         seed: of the run.
 
     Returns:
@@ -29,7 +32,7 @@ def make_task(config: Mapping[str, Any], seed: int) -> Task:
         '1x1'
     """
     options = {key: value for key, value in config.items() if value is not None}
-    name = options.pop("name", None)
+    name = options.pop("name", "data" if "path" in options else None)
     if name not in TASKS:
         near = _nearest(str(name), TASKS)
         raise ValueError(f"task.name: unknown task {name!r}{near}; tasks are {', '.join(TASKS)}")
@@ -49,4 +52,7 @@ def _nearest(word: str, known: "Mapping[str, Any] | list[str]") -> str:
 
 TASKS: dict[str, Callable[..., Task]] = {
     "arithmetic": ArithmeticTask,
+    "few_shot_arithmetic": FewShotArithmeticTask,
+    "worded_arithmetic": WordedArithmeticTask,
+    "data": DataTask,
 }

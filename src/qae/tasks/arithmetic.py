@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from qae.rewards import Grade
 from qae.tasks.generated import Levels, draw_heldout_items, draw_train_item, level_weights
+from qae.tasks.prompts import encode_prompt
 from qae.tasks.task import Item
 
 LEVELS = ("1x1", "2x1", "2x2", "3x2")
@@ -64,7 +65,7 @@ class ArithmeticTask:
         return draw_train_item(self.name, draw_problem, self._shares, HELDOUT_FRAC, self._seed, i)
 
     def heldout_items(self, count: int) -> list[Item]:
-        """The first `count` held-out items, the same for every seed."""
+        """The first `count` held-out items, the same for every seed; fewer if there are no more."""
         return draw_heldout_items(self.name, draw_problem, self._shares, HELDOUT_FRAC, count)
 
     def grade(self, pairs: list[tuple[Item, str]]) -> list[Grade]:
@@ -73,7 +74,7 @@ class ArithmeticTask:
 
     def encode(self, item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         """Token ids of the prompt."""
-        return list(tokenizer.encode(str(item.prompt)))
+        return encode_prompt(item.prompt, tokenizer)
 
 
 def grade_final(completion: str, answer: str) -> Grade:

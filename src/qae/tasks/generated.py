@@ -60,9 +60,7 @@ def level_weights(task: str, levels: Levels, known: Sequence[str]) -> dict[str, 
     return {level: weight / total for level, weight in weights.items() if weight > 0}
 
 
-def draw_train_item(
-    task: str, draw: Draw, shares: Mapping[str, float], frac: float, seed: int, i: int
-) -> Item:
+def draw_train_item(task: str, draw: Draw, shares: Mapping[str, float], frac: float, seed: int, i: int) -> Item:
     """Training item i: level and problem from a stream of (task, seed, i), drawn again while it is held out.
 
     Args:
@@ -85,12 +83,10 @@ def draw_train_item(
     return item
 
 
-def draw_heldout_items(
-    task: str, draw: Draw, shares: Mapping[str, float], frac: float, count: int
-) -> list[Item]:
+def draw_heldout_items(task: str, draw: Draw, shares: Mapping[str, float], frac: float, count: int) -> list[Item]:
     """The first `count` held-out items: distinct problems, levels interleaved by share, no seed involved.
 
-    A level that runs out of held-out problems leaves its places to the others.
+    A level that runs out of held-out problems leaves its places to the others; when all have, that is all there is.
 
     Args:
         task: the task's name, part of the stream's key.
@@ -100,20 +96,12 @@ def draw_heldout_items(
         count: number of items wanted.
 
     Returns:
-        `count` items; a shorter call returns a prefix of a longer one.
-
-    Raises:
-        ValueError: the levels together have fewer held-out problems than `count`.
+        At most `count` items; a shorter call returns a prefix of a longer one.
     """
     streams = {level: Random(f"{task}/heldout/{level}") for level in shares}
     drawn = dict.fromkeys(shares, 0)
     items: dict[str, Item] = {}
-    while len(items) < count:
-        if not streams:
-            raise ValueError(
-                f"task {task}: {count} held-out problems asked for, but the levels {', '.join(shares)} "
-                f"have {len(items)}; ask for fewer (eval.problems) or add a level"
-            )
+    while streams and len(items) < count:
         # the level furthest behind its share
         level = min(streams, key=lambda name: (drawn[name] + 1) / shares[name])
         for _ in range(_TRIES_BEFORE_EXHAUSTED):

@@ -44,7 +44,7 @@ class Task(Protocol):
         ...
 
     def heldout_items(self, count: int) -> list[Item]:
-        """The first `count` held-out items, always the same, none of them ever a training item."""
+        """The first `count` held-out items (fewer if there are no more), always the same, never training items."""
         ...
 
     def grade(self, pairs: list[tuple[Item, str]]) -> list[Grade]:

@@ -1,0 +1,50 @@
+"""From a prompt, raw or chat, to token ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from transformers import PreTrainedTokenizerBase
+
+
+def encode_prompt(
+    prompt: str | Sequence[Mapping[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Token ids of a raw prompt, or of chat messages by the tokenizer's template with the assistant's turn opened.
+
+    Raw text gets the special tokens that the tokenizer puts in front (BOS), never one behind it: an EOS there
+    would end the text before the completion began.
+
+    Args:
+        prompt: text, or messages with role and content.
+        tokenizer: of the policy.
+        template_kwargs: further arguments of the chat template, such as `enable_thinking`.
+
+    Returns:
+        The ids.
+
+    Raises:
+        ValueError: messages, but the tokenizer has no chat template.
+
+    Example:
+        >>> from qae.policies import load_policy
+        >>> encode_prompt("2*3+4?", load_policy("tiny", device="cpu").tokenizer)
+        [5, 13, 6, 14, 7, 16]
+    """
+    if isinstance(prompt, str):
+        ids = list(tokenizer.encode(prompt))
+        return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the prompt is chat messages, but the policy's tokenizer has no chat template; use a policy that was "
+            "made for chat, or plain text prompts (task.chat=false)"
+        )
+    rendered = tokenizer.apply_chat_template(
+        [dict(message) for message in prompt],
+        add_generation_prompt=True,
+        return_dict=False,
+        **(template_kwargs or {}),
+    )
+    return list(cast(list[int], rendered))

@@ -1,0 +1,108 @@
+"""Rows of a user's data set: a JSONL or Parquet file, or a Hub id."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+Row = dict[str, Any]
+
+
+def read_rows(path: str, *, split: str = "train", subset: str | None = None) -> list[Row]:
+    """All rows of a `.jsonl` or `.parquet` file, or of a data set on the Hub.
+
+    Args:
+        path: a file, or a Hub id such as openai/gsm8k (needs the extra `hub`).
+        split: of a Hub data set.
+        subset: configuration of a Hub data set.
+
+    Returns:
+        One dict a row.
+
+    Raises:
+        ValueError: nothing there, no such format, a broken line, or no rows at all.
+    """
+    file = Path(path).expanduser()
+    if file.is_file():
+        readers = {".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".parquet": _read_parquet}
+        if file.suffix not in readers:
+            raise ValueError(f"task.path={path}: cannot read {file.suffix or 'this'} files; give .jsonl or .parquet")
+        rows = readers[file.suffix](file)
+    elif file.suffix or path.startswith(("/", ".", "~")) or path.count("/") != 1:
+        raise ValueError(
+            f"task.path={path}: no such file (looked for {file.absolute()}); give a .jsonl or .parquet file, or a "
+            "Hub id such as openai/gsm8k"
+        )
+    else:
+        rows = _read_hub(path, split, subset)
+    if not rows:
+        raise ValueError(f"task.path={path}: no rows in it")
+    return rows
+
+
+def column(row: Row, name: str, path: str) -> Any:
+    """The value of a column; dots go into nested columns, as in `reward_model.ground_truth`.
+
+    Args:
+        row: the row.
+        name: the column.
+        path: of the data, for the error.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: no such column; the text names those that there are.
+
+    Example:
+        >>> column({"reward_model": {"ground_truth": "4"}}, "reward_model.ground_truth", "data.parquet")
+        '4'
+    """
+    value: Any = row
+    for part in [name] if name in row else name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            near = difflib.get_close_matches(name, list(row), n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{path} has no column {name!r}{hint}; its columns are {', '.join(row)}")
+        value = cast(Mapping[str, Any], value)[part]
+    return value
+
+
+def _read_jsonl(file: Path) -> list[Row]:
+    rows: list[Row] = []
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{file}, line {number}: not JSON ({error}); each line must be one object") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{file}, line {number}: {type(row).__name__} instead of an object")
+            rows.append(cast(Row, row))
+    return rows
+
+
+def _read_parquet(file: Path) -> list[Row]:
+    import pyarrow.parquet as parquet
+
+    return cast(list[Row], parquet.read_table(file).to_pylist())
+
+
+def _read_hub(path: str, split: str, subset: str | None) -> list[Row]:
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(
+            f"task.path={path}: no such file here; to read it from the Hub: pip install 'qae[hub]'"
+        ) from None
+    try:
+        table = datasets.load_dataset(path, subset, split=split)
+    except Exception as error:  # whatever the data set's host or format raises
+        raise ValueError(
+            f"task.path={path}: no such file here, and the Hub did not give it (subset {subset}, split {split}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return [dict(row) for row in table]
