@@ -13,10 +13,9 @@ from unittest import mock
 
 import pytest
 
-from estimator_checks import CHECKS
-
 import qae.advantages
 import qae.entropy  # noqa: F401  loaded once, so that each mutant loads only what it replaces
+from estimator_checks import CHECKS
 
 ROOT = Path(__file__).parent.parent
 MODULES = (
