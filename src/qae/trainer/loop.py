@@ -169,7 +169,7 @@ def train(
             regime = _regimes(config, batch.groups)
             lr = learner.lr(learner.updates_done)
             stats = (
-                learner.learn(_rows(policy, batch.groups, advantages), step=step, phase=phase)
+                learner.learn(rows_of(policy, batch.groups, advantages), step=step, phase=phase)
                 if batch.groups
                 else UpdateStats()
             )
@@ -235,7 +235,7 @@ def _regimes(config: TrainConfig, groups: list[Group]) -> Tensor:
     return regimes(outcomes, group_ids, config.algorithm.advantage.k)
 
 
-def _rows(policy: Policy, groups: list[Group], advantages: Tensor) -> Rows:
+def rows_of(policy: Policy, groups: list[Group], advantages: Tensor) -> Rows:
     """The groups' completions as the update sees them."""
     completions = [c for group in groups for c in group.completions]
     n, t = len(completions), max(len(c.token_ids) for c in completions)
@@ -339,7 +339,8 @@ def _notes(config: TrainConfig, fault: str | None) -> Iterator[str]:
 
 def _warnings(config: TrainConfig, batch: Batch, stats: UpdateStats) -> Iterator[str]:
     asked = config.rollout.prompts
-    if config.algorithm.dynamic_sampling.enabled and len(batch.groups) < asked:
+    dynamic = config.algorithm.dynamic_sampling
+    if dynamic.enabled and dynamic.max_refills and len(batch.groups) < asked:
         yield (
             f"dynamic sampling kept {len(batch.groups)} of {asked} groups after {batch.refills} refills "
             f"({difficulty_report(batch.sampled)})"
