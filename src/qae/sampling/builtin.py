@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qae.policies.policy import Policy
-from qae.sampling.decoder import Decoder, KeyValues
+from qae.sampling.decoder import Cache, Decoder
 from qae.sampling.draw import draw
 from qae.sampling.finish import Finish, check_prompts
 from qae.sampling.rng import uniform_pairs
@@ -97,7 +97,7 @@ class _Prompts:
         self._decoder = decoder
         self._waiting = deque(order)
         self._chunk_tokens = chunk_tokens
-        self._done: dict[int, tuple[KeyValues, Tensor, int]] = {}
+        self._done: dict[int, tuple[Cache, Tensor, int]] = {}
         # The last token of a prompt is never part of the prefix: its hidden state gives the first logits.
         shared = _common_prefix([prompts[i] for i in order])
         self._suffix = {i: prompts[i][shared:] for i in order}
@@ -110,7 +110,7 @@ class _Prompts:
     def length(self, index: int) -> int:
         return len(self._suffix[index])
 
-    def take(self, index: int) -> tuple[KeyValues, Tensor, int]:
+    def take(self, index: int) -> tuple[Cache, Tensor, int]:
         """Chunk's keys and values, its last hidden states, and the place of prompt `index` in them."""
         while index not in self._done:
             self._compute_chunk()
@@ -217,8 +217,7 @@ class _Batch:
             chunk, last, place = self._prompts.take(index)
             length, slot = self._prompts.length(index), len(self._rows)
             end = slot + len(siblings)
-            self._cache.k[:, slot:end, :, :length] = chunk.k[:, place : place + 1, :, :length]
-            self._cache.v[:, slot:end, :, :length] = chunk.v[:, place : place + 1, :, :length]
+            self._cache[:, :, slot:end, :, :length] = chunk[:, :, place : place + 1, :, :length]
             hidden.append(last[place].expand(len(siblings), -1))
             self._rows += siblings
             self._lengths += [length] * len(siblings)
@@ -274,8 +273,7 @@ class _Batch:
             old[hole] = mover
         if movers:
             end = max(self._lengths[mover] for mover in movers)
-            self._cache.k[:, holes, :, :end] = self._cache.k[:, movers, :, :end]
-            self._cache.v[:, holes, :, :end] = self._cache.v[:, movers, :, :end]
+            self._cache[:, :, holes, :, :end] = self._cache[:, :, movers, :, :end]
         index = torch.tensor(old, dtype=torch.int64, device=self._decoder.device)
         self._rows, self._lengths, self._drawn = (
             [values[slot] for slot in old] for values in (self._rows, self._lengths, self._drawn)

@@ -1,7 +1,6 @@
 """Llama, Qwen2 and Qwen3 as one plain function over a preallocated key-value cache."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,16 +9,11 @@ from torch import Tensor
 
 from qae.sampling.weights import Weights
 
-# (layer, q [m q d], k [m h d], v [m h d]) -> [m q * d]
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+# (layer, [m heads d] with the heads of q, k and v side by side) -> [m q * d]
+Attend = Callable[[int, Tensor], Tensor]
 
-
-@dataclass(frozen=True)
-class KeyValues:
-    """Keys and values [layers, rows, key heads, tokens, head_dim]."""
-
-    k: Tensor
-    v: Tensor
+# Keys and values [layers, 2, rows, key heads, tokens, head_dim].
+Cache = Tensor
 
 
 class Decoder:
@@ -27,6 +21,7 @@ class Decoder:
 
     def __init__(self, weights: Weights, *, dtype: torch.dtype, context_tokens: int) -> None:
         self.weights = weights
+        self._heads = (weights.query_heads, weights.key_heads, weights.key_heads)
         self.dtype = dtype
         self.device = weights.embed.device
         angles = torch.arange(context_tokens, device=self.device).float()[:, None] * weights.inv_freq
@@ -34,16 +29,14 @@ class Decoder:
         scale = weights.rope_scale * weights.head_dim**-0.25
         self._rotation = torch.polar(torch.full_like(angles, scale), angles)
 
-    def allocate(self, rows: int, tokens: int) -> KeyValues:
-        """Room for the keys and values of `rows` x `tokens`, not initialised."""
+    def allocate(self, rows: int, tokens: int) -> Cache:
+        """Room for the keys and values of `rows` x `tokens`."""
         w = self.weights
-        shape = (len(w.layers), rows, w.key_heads, tokens, w.head_dim)
+        shape = (len(w.layers), 2, rows, w.key_heads, tokens, w.head_dim)
         # Zeros, because what was never written is multiplied by a probability of 0 and must not be NaN.
-        return KeyValues(*(torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2)))
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
-    def prefill(
-        self, tokens: Int64[Tensor, "q s"], prefix: KeyValues | None
-    ) -> tuple[Float[Tensor, "q s d"], KeyValues]:
+    def prefill(self, tokens: Int64[Tensor, "q s"], prefix: Cache | None) -> tuple[Float[Tensor, "q s d"], Cache]:
         """Hidden states, keys and values of prompts padded on the right, all behind the same prefix.
 
         Args:
@@ -52,30 +45,27 @@ class Decoder:
         """
         w = self.weights
         q, s = tokens.shape
-        start = 0 if prefix is None else prefix.k.shape[3]
+        group = w.query_heads // w.key_heads
+        start = 0 if prefix is None else prefix.shape[4]
         made = self.allocate(q, s)
-        causal = torch.ones(s, start + s, dtype=torch.bool, device=self.device).tril(start)
+        # The query heads of a group stand one behind the other, as if they were more tokens: s x group queries.
+        causal = torch.ones(s, start + s, dtype=torch.bool, device=self.device).tril(start).repeat(group, 1)
 
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            queries, keys, values = (x.unflatten(0, (q, s)).transpose(1, 2) for x in (queries, keys, values))
-            made.k[layer], made.v[layer] = keys, values
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            queries, keys, values = qkv.view(q, s, -1, w.head_dim).transpose(1, 2).split(self._heads, dim=1)
+            made[layer, 0], made[layer, 1] = keys, values
             if prefix is not None:
-                keys = torch.cat((prefix.k[layer].expand(q, -1, -1, -1), keys), dim=2)
-                values = torch.cat((prefix.v[layer].expand(q, -1, -1, -1), values), dim=2)
-            mixed = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=causal, scale=1.0, enable_gqa=w.query_heads != w.key_heads
-            )
-            return mixed.transpose(1, 2).reshape(q * s, -1)
+                keys = torch.cat((prefix[layer, 0].expand(q, -1, -1, -1), keys), dim=2)
+                values = torch.cat((prefix[layer, 1].expand(q, -1, -1, -1), values), dim=2)
+            queries = queries.reshape(q, w.key_heads, group * s, -1)
+            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal, scale=1.0)
+            return mixed.view(q, w.query_heads, s, -1).transpose(1, 2).reshape(q * s, -1)
 
         rotation = self._rotation[start : start + s].repeat(q, 1)
-        return self._run(tokens.reshape(-1), rotation, attend).unflatten(0, (q, s)), made
+        return self._run(tokens.reshape(-1), rotation, attend).view(q, s, -1), made
 
     def step(
-        self,
-        tokens: Int64[Tensor, " n"],
-        lengths: list[int],
-        cache: KeyValues,
-        prefix: KeyValues | None,
+        self, tokens: Int64[Tensor, " n"], lengths: list[int], cache: Cache, prefix: Cache | None
     ) -> Float[Tensor, "n d"]:
         """Hidden states of one more token for each of the first n rows of the cache.
 
@@ -86,39 +76,47 @@ class Decoder:
             prefix: keys and values that all rows share, one row, or None.
         """
         w = self.weights
-        n = len(tokens)
-        group = w.query_heads // w.key_heads
-        start = 0 if prefix is None else prefix.k.shape[3]
+        n, group = len(tokens), w.query_heads // w.key_heads
+        start = 0 if prefix is None else prefix.shape[4]
         end = max(lengths) + 1
         places = torch.tensor(lengths, device=self.device)
-        room = cache.k.shape[3]
-        heads = torch.arange(n * w.key_heads, device=self.device).view(n, -1)
-        written = (heads * room + places[:, None]).flatten()
-        mask = None
-        if min(lengths) + 1 < end:
-            mask = torch.zeros(n, 1, 1, start + end, dtype=self.dtype, device=self.device)
-            beyond = torch.arange(end, device=self.device) > places[:, None]
-            mask[..., start:].masked_fill_(beyond[:, None, None], -torch.inf)
+        written = self._places(cache, places)
+        mask = self._mask(places, start, end) if min(lengths) + 1 < end else None
 
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            cache.k[layer].view(-1, w.head_dim).index_copy_(0, written, keys.reshape(-1, w.head_dim))
-            cache.v[layer].view(-1, w.head_dim).index_copy_(0, written, values.reshape(-1, w.head_dim))
-            queries = queries.unflatten(1, (w.key_heads, group))
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            cache[layer].view(-1, w.head_dim).index_copy_(0, written, qkv[:, w.query_heads :].reshape(-1, w.head_dim))
+            keys, values = cache[layer, :, :n, :, :end]
+            queries = qkv[:, : w.query_heads].unflatten(1, (w.key_heads, group))
             # Keys stand on the left, where they are read as they lie; on the right each would be repacked.
-            scores = (cache.k[layer][:n, :, :end] @ queries.transpose(-1, -2)).transpose(-1, -2)
+            scores = (keys @ queries.transpose(-1, -2)).transpose(-1, -2)
             if prefix is not None:
                 # All rows' queries meet the shared keys in one product a head: nothing is copied per row.
                 by_head = queries.transpose(0, 1).reshape(w.key_heads, n * group, -1)
-                shared = (by_head @ prefix.k[layer][0].transpose(-1, -2)).unflatten(1, (n, group))
+                shared = (by_head @ prefix[layer, 0, 0].transpose(-1, -2)).unflatten(1, (n, group))
                 scores = torch.cat((shared.transpose(0, 1), scores), dim=-1)
             probs = (scores if mask is None else scores + mask).softmax(-1)
-            mixed = probs[..., start:] @ cache.v[layer][:n, :, :end]
+            mixed = probs[..., start:] @ values
             if prefix is not None:
                 by_head = probs[..., :start].transpose(0, 1).reshape(w.key_heads, n * group, -1)
-                mixed += (by_head @ prefix.v[layer][0]).unflatten(1, (n, group)).transpose(0, 1)
-            return mixed.reshape(n, -1)
+                mixed += (by_head @ prefix[layer, 1, 0]).unflatten(1, (n, group)).transpose(0, 1)
+            return mixed.view(n, -1)
 
         return self._run(tokens, self._rotation[start + places], attend)
+
+    def _places(self, cache: Cache, places: Tensor) -> Tensor:
+        """Where in a layer's cache, seen as one list of vectors, each row's new keys and values go."""
+        _, _, slots, heads, room, _ = cache.shape
+        rows = torch.arange(len(places), device=self.device)[:, None, None]
+        both = torch.arange(2, device=self.device)[:, None]
+        head = torch.arange(heads, device=self.device)
+        return (((both * slots + rows) * heads + head) * room + places[:, None, None]).flatten()
+
+    def _mask(self, places: Tensor, start: int, end: int) -> Tensor:
+        """[n 1 1 start + end]: -inf behind each row's last token."""
+        mask = torch.zeros(len(places), 1, 1, start + end, dtype=self.dtype, device=self.device)
+        beyond = torch.arange(end, device=self.device) > places[:, None]
+        mask[..., start:].masked_fill_(beyond[:, None, None], -torch.inf)
+        return mask
 
     def logits(self, hidden: Float[Tensor, "n d"], centre: float = 0.0) -> Float[Tensor, "n v"]:
         """Float32 logits of hidden states, less `centre`, which no softmax notices.
@@ -142,11 +140,10 @@ class Decoder:
             qk = qkv[:, :turned].float()
             if layer.qk_norm is not None:
                 qk = F.rms_norm(qk, qk.shape[-1:], eps=w.eps) * layer.qk_norm
-            qk = torch.view_as_complex(qk.unflatten(-1, (-1, 2))) * rotation
-            qk = torch.view_as_real(qk).flatten(-2).to(self.dtype)
-            mixed = attend(i, qk[:, : w.query_heads], qk[:, w.query_heads :], qkv[:, turned:])
-            x += layer.out(mixed)
+            torch.view_as_complex(qk.unflatten(-1, (-1, 2))).mul_(rotation)
+            if qk.dtype != qkv.dtype or layer.qk_norm is not None:
+                qkv[:, :turned] = qk
+            x += layer.out(attend(i, qkv))
             h = F.rms_norm(x, width, layer.mlp_norm, w.eps).to(self.dtype)
-            gate, up = layer.gate_up(h).chunk(2, dim=-1)
-            x += layer.down(F.silu(gate) * up)
+            x += layer.down(layer.gated(h))
         return x

@@ -19,21 +19,37 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self._weight = weight.to(dtype, copy=True)
-        self._bias = None if bias is None else bias.to(dtype)
+        self.weight = weight.to(dtype, copy=True)
+        self.bias = None if bias is None else bias.to(dtype)
         self._outputs = weight.shape[0]
-        self._packed = weight.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        if self._packed:
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
+        self.packed = weight.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if self.packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
 
     def __call__(self, x: Tensor, minus: float = 0.0) -> Tensor:
         """The product, less a constant that is subtracted before the result is rounded."""
-        bias = self._bias
+        bias = self.bias
         if minus:
             bias = x.new_full((self._outputs,), -minus) if bias is None else bias - minus
-        if self._packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, "none", [], "")
-        return F.linear(x, self._weight, bias)
+        if self.packed:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, bias, "none", [], "")
+        return F.linear(x, self.weight, bias)
+
+
+class GatedLinear:
+    """x -> silu(gate x) * (up x); packed, both factors are applied while the products are still in registers."""
+
+    def __init__(self, gate: Linear, up: Linear) -> None:
+        self._gate, self._up = gate, up
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The gated product."""
+        gate, up = self._gate, self._up
+        if gate.packed and up.packed:
+            ops = torch.ops.mkldnn
+            gated = ops._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
+            return ops._linear_pointwise.binary(x, gated, up.weight, up.bias, "mul")
+        return F.silu(gate(x)) * up(x)
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,7 @@ class Layer:
         qk_norm: [q + k heads, head_dim] of Qwen3's norms, or None.
         out: q heads * head_dim -> d.
         mlp_norm: [d] in front of the MLP.
-        gate_up: d -> 2 * intermediate.
+        gated: d -> intermediate.
         down: intermediate -> d.
     """
 
@@ -58,7 +74,7 @@ class Layer:
     qk_norm: Tensor | None
     out: Linear
     mlp_norm: Tensor
-    gate_up: Linear
+    gated: GatedLinear
     down: Linear
 
 
@@ -161,6 +177,9 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
     key_heads: int = base.config.num_key_value_heads
     turned = (query_heads + key_heads) * head_dim
 
+    def linear(module: Any) -> Linear:
+        return Linear(_merged(module), _bias(module), dtype)
+
     def pair_up(rows: Tensor) -> Tensor:
         return torch.cat((_interleave(rows[:turned], head_dim), rows[turned:]))
 
@@ -178,19 +197,17 @@ def fuse(model: Any, dtype: torch.dtype) -> Weights:
                 pair_up(torch.cat([_merged(m) for m in projections])), None if bias is None else pair_up(bias), dtype
             ),
             qk_norm=qk_norm,
-            out=Linear(_merged(attn.o_proj), _bias(attn.o_proj), dtype),
+            out=linear(attn.o_proj),
             mlp_norm=_norm(block.post_attention_layernorm),
-            gate_up=Linear(
-                torch.cat((_merged(mlp.gate_proj), _merged(mlp.up_proj))), _bias(mlp.gate_proj, mlp.up_proj), dtype
-            ),
-            down=Linear(_merged(mlp.down_proj), _bias(mlp.down_proj), dtype),
+            gated=GatedLinear(linear(mlp.gate_proj), linear(mlp.up_proj)),
+            down=linear(mlp.down_proj),
         )
 
     return Weights(
         embed=_merged(body.embed_tokens),
         layers=[layer(block) for block in body.layers],
         norm=_norm(body.norm),
-        head=Linear(_merged(base.lm_head), _bias(base.lm_head), dtype),
+        head=linear(base.lm_head),
         inv_freq=body.rotary_emb.inv_freq.detach().float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         eps=float(base.config.rms_norm_eps),
