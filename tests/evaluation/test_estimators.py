@@ -74,9 +74,7 @@ def test_maj_at_k_is_the_vote_over_all_subsets(samples, data):
     value = maj_at_k(answers, correct, k)
     assert value == pytest.approx(vote_from_definition(answers, correct, k), abs=1e-12)
     order = data.draw(st.permutations(range(len(samples))))
-    assert maj_at_k([answers[i] for i in order], [correct[i] for i in order], k) == pytest.approx(
-        value, abs=1e-12
-    )
+    assert maj_at_k([answers[i] for i in order], [correct[i] for i in order], k) == pytest.approx(value, abs=1e-12)
     assert maj_at_k(answers, correct, 1) == pytest.approx(statistics.fmean(correct))
 
 

@@ -51,9 +51,7 @@ def outcomes(grades):
 def test_trl_columns_arrive_as_lists():
     grader = FunctionGrader(trl_style)
     assert grader.style == "trl"
-    grades = grader.grade(
-        PAIRS, prompts=["p", "q", "r"], columns={"difficulty": [0.5, 1, 1], "index": [1, 2, 3]}
-    )
+    grades = grader.grade(PAIRS, prompts=["p", "q", "r"], columns={"difficulty": [0.5, 1, 1], "index": [1, 2, 3]})
     assert rewards(grades) == [0.5, 0.0, 0.0]
     assert rewards(FunctionGrader(trl_named_solution).grade(PAIRS)) == [1.0, 0.0, 0.0]
 
@@ -91,9 +89,7 @@ def test_a_failure_names_function_and_row():
     def brittle(completion, answer):
         return 1 / len(completion)
 
-    with pytest.raises(
-        RewardFunctionError, match=r"brittle failed on row 2 .completion '', answer 'cat'.*ZeroDiv"
-    ):
+    with pytest.raises(RewardFunctionError, match=r"brittle failed on row 2 .completion '', answer 'cat'.*ZeroDiv"):
         FunctionGrader(brittle).grade(PAIRS)
     with pytest.raises(RewardFunctionError, match=r"failed on a batch of 3 rows .*KeyError: 'difficulty'"):
         FunctionGrader(lambda completions, **kw: kw["difficulty"]).grade(PAIRS)

@@ -128,10 +128,7 @@ def _ways_to_win(rivals: list[int], silent: int, votes: int, others: int) -> Fra
                 grown[key] = grown.get(key, 0) + count * math.comb(size, j)
         ways = grown
     return sum(
-        (
-            Fraction(count * math.comb(free, others - taken), ties + 1)
-            for (taken, ties), count in ways.items()
-        ),
+        (Fraction(count * math.comb(free, others - taken), ties + 1) for (taken, ties), count in ways.items()),
         Fraction(0),
     )
 
@@ -235,15 +232,11 @@ def paired_difference(
         (0.25, 2, 0, 2)
     """
     if len(baseline) != len(treatment):
-        raise ValueError(
-            f"{len(baseline)} baseline values but {len(treatment)} treatment values: pair them by problem"
-        )
+        raise ValueError(f"{len(baseline)} baseline values but {len(treatment)} treatment values: pair them by problem")
     differences = [b - a for a, b in zip(baseline, treatment, strict=True)]
     interval = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed)
     won, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    return PairedDifference(
-        interval.mean, interval.low, interval.high, won, lost, len(differences) - won - lost
-    )
+    return PairedDifference(interval.mean, interval.low, interval.high, won, lost, len(differences) - won - lost)
 
 
 def _check_k(n: int, k: int) -> None:

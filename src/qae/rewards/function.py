@@ -56,9 +56,7 @@ class FunctionGrader:
         [1.0, 0.0]
     """
 
-    def __init__(
-        self, function: str | Callable[..., Any], *, correct_above: float = 0.5, style: Style | None = None
-    ):
+    def __init__(self, function: str | Callable[..., Any], *, correct_above: float = 0.5, style: Style | None = None):
         self.name = function if isinstance(function, str) else _name_of(function)
         self._function = load_function(function) if isinstance(function, str) else function
         self._correct_above = correct_above
@@ -165,8 +163,7 @@ class FunctionGrader:
             fields = cast(Mapping[str, Any], value)
             if "score" not in fields:
                 raise RewardFunctionError(
-                    f"reward function {self.name} returned a dict without 'score' on row {row}: "
-                    f"{sorted(fields)}"
+                    f"reward function {self.name} returned a dict without 'score' on row {row}: {sorted(fields)}"
                 )
             score = fields["score"]
             verdict = fields.get("acc", score)
@@ -219,8 +216,7 @@ def load_function(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(
-            f"reward function {name!r}: cannot import {module_name!r} from {here} or the installed packages: "
-            f"{error}"
+            f"reward function {name!r}: cannot import {module_name!r} from {here} or the installed packages: {error}"
         ) from error
     finally:
         if added:

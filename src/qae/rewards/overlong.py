@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 
-def overlong_penalty(
-    lengths: Sequence[int], max_tokens: int, buffer_tokens: int, factor: float = 1.0
-) -> list[float]:
+def overlong_penalty(lengths: Sequence[int], max_tokens: int, buffer_tokens: int, factor: float = 1.0) -> list[float]:
     """Soft overlong punishment: 0 up to the buffer, then linearly down to -factor at `max_tokens`.
 
         start = max_tokens - buffer_tokens
@@ -33,9 +31,7 @@ def overlong_penalty(
     Reference: DAPO, arXiv:2503.14476, eq. 13.
     """
     if not 0 <= buffer_tokens <= max_tokens:
-        raise ValueError(
-            f"buffer_tokens={buffer_tokens} must lie between 0 (no penalty) and max_tokens={max_tokens}"
-        )
+        raise ValueError(f"buffer_tokens={buffer_tokens} must lie between 0 (no penalty) and max_tokens={max_tokens}")
     if factor < 0:
         raise ValueError(f"factor={factor} must not be negative: the penalty is subtracted already")
     if buffer_tokens == 0:

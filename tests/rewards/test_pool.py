@@ -1,0 +1,93 @@
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import grading_tasks
+from qae.rewards.pool import KillablePool
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = KillablePool(workers=2, timeout_seconds=0.3, memory_mb=200, load=grading_tasks.load_nothing)
+    yield pool
+    pool.close()
+
+
+def test_cpu_deadline_ends_a_call_that_holds_the_interpreter(pool):
+    pool.run(grading_tasks.sleep, [(0,)])
+    begin = time.monotonic()
+    assert pool.run(grading_tasks.hold_the_interpreter, [()]) == ["timeout"]
+    assert time.monotonic() - begin < 3
+
+
+def test_wall_clock_backstop(pool):
+    assert pool.run(grading_tasks.sleep, [(1_000,), (0,)]) == ["timeout", "awake"]
+
+
+def test_waiting_is_no_work(pool):
+    assert pool.run(grading_tasks.sleep, [(0.6,)]) == ["awake"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory cap is Linux only")
+def test_memory_is_capped(pool):
+    assert pool.run(grading_tasks.eat_memory, [(500,), (50,)]) == ["refused", 50 * 2**20]
+
+
+def test_a_killed_task_is_run_again(pool, tmp_path):
+    tasks = [(str(tmp_path / f"{i}"),) for i in range(4)]
+    assert pool.run(grading_tasks.die_the_first_time, tasks) == ["alive"] * 4
+
+
+def test_a_task_that_always_kills_its_process_ends_as_a_timeout(pool):
+    assert pool.run(grading_tasks.die_always, [()]) == ["timeout"]
+
+
+def test_a_bug_is_an_error_and_not_a_verdict(pool):
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        pool.run(grading_tasks.fail, [()])
+
+
+def test_killing_workers_in_the_middle_loses_nothing(pool):
+    pool.run(grading_tasks.sleep, [(0,)])
+    stop = threading.Event()
+
+    def killer():
+        while not stop.wait(0.15):
+            workers = grading_tasks.worker_processes()
+            if workers:
+                workers[0].kill()
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    time.sleep(0.4)
+    stop.set()
+    thread.join()
+    assert pool.run(grading_tasks.sleep, [(0.01,)] * 40) == ["awake"] * 40
+
+
+def test_from_many_threads(pool):
+    results = {}
+    threads = [
+        threading.Thread(target=lambda i=i: results.update({i: pool.run(grading_tasks.sleep, [(0,)] * 5)}))
+        for i in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: ["awake"] * 5 for i in range(6)}
+
+
+def test_a_script_without_main_guard_runs_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('begin')\n"
+        "from qae.rewards import MathGrader\n"
+        "with MathGrader(workers=1) as grader:\n"
+        "    print(grader.grade([(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}')])[0].reason)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["begin", "correct"], done.stderr
