@@ -1,0 +1,113 @@
+"""An audit as text: tables that read well in a terminal and are Markdown."""
+
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def audit_text(record: Record) -> str:
+    """What an audit found, as Markdown.
+
+    Args:
+        record: of `audit_paths`.
+
+    Returns:
+        Several lines of text.
+    """
+    parts = [_head(record), *_entropies(record)]
+    if record.get("rows"):
+        parts += [_pass_rates(record), _regimes(record), _baselines(record), _logged(record)]
+    parts += [_recommended(record), _list("Warnings", record["warnings"]), _list("Notes", record["notes"])]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(record: Record) -> str:
+    if not record.get("rows"):
+        return "No rollouts, scalars only."
+    steps = f" in {record['steps']} steps" if record["steps"] else ""
+    sizes = ", ".join(f"{count} of {size}" for size, count in record["sizes"].items())
+    return (
+        f"{record['rows']:,} completions in {record['groups']:,} groups{steps} (sizes: {sizes}).\n"
+        f"Outcomes: {record['outcomes']}."
+    )
+
+
+def _entropies(record: Record) -> list[str]:
+    lines: list[str] = []
+    for name, verdict in record["entropy"].items():
+        lines.append(f"{name}: {verdict['summary']}")
+        lines += [f"  {e['label']}: {e['before']:.3g} before, {e['after']:.3g} after" for e in verdict["evidence"]]
+    return ["\n".join(lines)] if lines else []
+
+
+def _pass_rates(record: Record) -> str:
+    counts = record["pass_rates"]
+    total = sum(counts.values())
+    if not total:
+        return ""
+    most = max(counts.values())
+    lines = [f"{name:>7}  {'#' * round(40 * count / most):<40} {count}" for name, count in counts.items()]
+    flat = record["flat"]
+    mixed = total - flat["all_wrong"] - flat["all_right"]
+    told = f"{flat['all_wrong']} all wrong, {flat['all_right']} all right, {mixed} mixed"
+    return "Groups by pass rate\n\n" + "\n".join(lines) + f"\n\n{told}"
+
+
+def _regimes(record: Record) -> str:
+    rows = [
+        [f"{line['k']:g}", f"{line['hard_frac']:.0%}", f"{line['easy_frac']:.0%}", f"{line['fragile_frac']:.0%}"]
+        for line in record["regimes"]
+    ]
+    return _table("Mixed groups by K", ["K", "hard", "easy", "change sides if one completion flips"], rows)
+
+
+def _baselines(record: Record) -> str:
+    rows = [
+        [
+            line["name"],
+            *(f"{line[key]:.0%}" for key in ("zero_frac", "positive_frac", "negative_frac", "sign_changes_frac")),
+            f"{line['positive_mass']:.3f}",
+            f"{line['negative_mass']:.3f}",
+        ]
+        for line in record["baselines"]
+    ]
+    header = ["baseline", "zero", "positive", "negative", "sign not the mean's", "mass +", "mass -"]
+    return _table("What each baseline gives the completions of mixed groups", header, rows)
+
+
+def _logged(record: Record) -> str:
+    logged = record["logged_baseline"]
+    if not logged:
+        return ""
+    if logged["largest_difference"] < 1e-3:
+        return f"The logged advantages are those of {logged['name']}, to within {logged['largest_difference']:.1g}."
+    return (
+        f"The logged advantages are those of no baseline tried; {logged['name']} comes nearest, "
+        f"with differences of up to {logged['largest_difference']:.2g}."
+    )
+
+
+def _recommended(record: Record) -> str:
+    k = record["k"]
+    interval = (
+        f" (any K above {k['interval'][0]:g} and up to {k['interval'][1]:g} is the same)" if "interval" in k else ""
+    )
+    size = f" at group size {k['group_size']}" if k["group_size"] else ""
+    return f"K = {k['k']:g}{size}{interval}; confidence {k['confidence']}: {k['reason']}."
+
+
+def _list(title: str, lines: list[str]) -> str:
+    return f"{title}\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def _table(title: str, header: list[str], rows: list[list[str]]) -> str:
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        return "| " + " | ".join([first, *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]) + " |"
+
+    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
+    return f"{title}\n\n" + "\n".join([line(header), rule, *map(line, rows)])
