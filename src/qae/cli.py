@@ -182,6 +182,7 @@ def _report_after(view: Any, run_dir: Path) -> Path | None:
 @app.command()
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe.")] = None) -> None:
     """List the recipes that `qae train` knows by name."""
+    from qae.settings import first_sentence
     from qae.trainer.keys import read_recipe, recipe_names, recipe_text
 
     if name is not None:
@@ -191,8 +192,7 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe."
     names = recipe_names()
     width = max(map(len, names))
     for recipe in names:
-        first = recipe_text(recipe).splitlines()[0]
-        typer.echo(f"{recipe:<{width}}  {first.removeprefix('#').strip()}")
+        typer.echo(f"{recipe:<{width}}  {first_sentence(recipe_text(recipe))}")
 
 
 @app.command()

@@ -1,10 +1,12 @@
 """The configuration on the command line: reading it, showing it, and saying what each key means."""
 
 import json
+import re
 import textwrap
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -154,6 +156,18 @@ def _choices(key: str, meaning: str) -> Iterator[str]:
         choices = typing.get_args(field.annotation)
         if not all(str(choice) in meaning for choice in choices):
             yield f"One of {', '.join(choices)}."
+
+
+def first_sentence(recipe: str) -> str:
+    r"""What a recipe is for: the first sentence of the comment at its head.
+
+    Example:
+        >>> first_sentence("# Qwen3-0.6B on\n# GSM8K. Needs the Hub.\nname: x")
+        'Qwen3-0.6B on GSM8K.'
+    """
+    head = takewhile(lambda line: line.startswith("#"), recipe.splitlines())
+    text = " ".join(line.lstrip("# ") for line in head)
+    return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
 
 
 def as_yaml(value: Any) -> str:
