@@ -1,6 +1,7 @@
 """Llama, Qwen2 and Qwen3 as one plain function over a preallocated key-value cache."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -43,26 +44,26 @@ class Decoder:
             tokens: [q s] ids; what stands in the padding has no effect on what precedes it.
             prefix: keys and values of one row, or None.
         """
-        w = self.weights
         q, s = tokens.shape
-        group = w.query_heads // w.key_heads
         start = 0 if prefix is None else prefix.shape[4]
         made = self.allocate(q, s)
-        # The query heads of a group stand one behind the other, as if they were more tokens: s x group queries.
+        group = self.weights.query_heads // self.weights.key_heads
         causal = torch.ones(s, start + s, dtype=torch.bool, device=self.device).tril(start).repeat(group, 1)
-
-        def attend(layer: int, qkv: Tensor) -> Tensor:
-            queries, keys, values = qkv.view(q, s, -1, w.head_dim).transpose(1, 2).split(self._heads, dim=1)
-            made[layer, 0], made[layer, 1] = keys, values
-            if prefix is not None:
-                keys = torch.cat((prefix[layer, 0].expand(q, -1, -1, -1), keys), dim=2)
-                values = torch.cat((prefix[layer, 1].expand(q, -1, -1, -1), values), dim=2)
-            queries = queries.reshape(q, w.key_heads, group * s, -1)
-            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal, scale=1.0)
-            return mixed.view(q, w.query_heads, s, -1).transpose(1, 2).reshape(q * s, -1)
-
+        attend = partial(self._attend_prompts, made, prefix, causal)
         rotation = self._rotation[start : start + s].repeat(q, 1)
         return self._run(tokens.reshape(-1), rotation, attend).view(q, s, -1), made
+
+    def _attend_prompts(self, made: Cache, prefix: Cache | None, causal: Tensor, layer: int, qkv: Tensor) -> Tensor:
+        _, _, q, heads, s, width = made.shape
+        queries, keys, values = qkv.view(q, s, -1, width).transpose(1, 2).split(self._heads, dim=1)
+        made[layer, 0], made[layer, 1] = keys, values
+        if prefix is not None:
+            keys = torch.cat((prefix[layer, 0].expand(q, -1, -1, -1), keys), dim=2)
+            values = torch.cat((prefix[layer, 1].expand(q, -1, -1, -1), values), dim=2)
+        # The query heads of a group stand one behind the other, as if they were more tokens.
+        queries = queries.reshape(q, heads, -1, width)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal, scale=1.0)
+        return mixed.view(q, -1, s, width).transpose(1, 2).reshape(q * s, -1)
 
     def step(
         self, tokens: Int64[Tensor, " n"], lengths: list[int], cache: Cache, prefix: Cache | None
@@ -75,33 +76,43 @@ class Decoder:
             cache: rows' own keys and values.
             prefix: keys and values that all rows share, one row, or None.
         """
-        w = self.weights
-        n, group = len(tokens), w.query_heads // w.key_heads
         start = 0 if prefix is None else prefix.shape[4]
         end = max(lengths) + 1
         places = torch.tensor(lengths, device=self.device)
         written = self._places(cache, places)
         mask = self._mask(places, start, end) if min(lengths) + 1 < end else None
-
-        def attend(layer: int, qkv: Tensor) -> Tensor:
-            cache[layer].view(-1, w.head_dim).index_copy_(0, written, qkv[:, w.query_heads :].reshape(-1, w.head_dim))
-            keys, values = cache[layer, :, :n, :, :end]
-            queries = qkv[:, : w.query_heads].unflatten(1, (w.key_heads, group))
-            # Keys stand on the left, where they are read as they lie; on the right each would be repacked.
-            scores = (keys @ queries.transpose(-1, -2)).transpose(-1, -2)
-            if prefix is not None:
-                # All rows' queries meet the shared keys in one product a head: nothing is copied per row.
-                by_head = queries.transpose(0, 1).reshape(w.key_heads, n * group, -1)
-                shared = (by_head @ prefix[layer, 0, 0].transpose(-1, -2)).unflatten(1, (n, group))
-                scores = torch.cat((shared.transpose(0, 1), scores), dim=-1)
-            probs = (scores if mask is None else scores + mask).softmax(-1)
-            mixed = probs[..., start:] @ values
-            if prefix is not None:
-                by_head = probs[..., :start].transpose(0, 1).reshape(w.key_heads, n * group, -1)
-                mixed += (by_head @ prefix[layer, 1, 0]).unflatten(1, (n, group)).transpose(0, 1)
-            return mixed.view(n, -1)
-
+        attend = partial(self._attend_rows, cache, prefix, written, mask, end)
         return self._run(tokens, self._rotation[start + places], attend)
+
+    def _attend_rows(
+        self,
+        cache: Cache,
+        prefix: Cache | None,
+        written: Tensor,
+        mask: Tensor | None,
+        end: int,
+        layer: int,
+        qkv: Tensor,
+    ) -> Tensor:
+        n, _, width = qkv.shape
+        query_heads, heads, _ = self._heads
+        cache[layer].view(-1, width).index_copy_(0, written, qkv[:, query_heads:].reshape(-1, width))
+        keys, values = cache[layer, :, :n, :, :end]
+        queries = qkv[:, :query_heads].unflatten(1, (heads, -1))
+        # Keys stand on the left, where they are read as they lie; on the right each would be repacked.
+        scores = (keys @ queries.transpose(-1, -2)).transpose(-1, -2)
+        if prefix is None:
+            return ((scores if mask is None else scores + mask).softmax(-1) @ values).view(n, -1)
+        # All rows' queries meet the shared keys in one product a head: nothing is copied per row.
+        by_head = queries.transpose(0, 1).reshape(heads, -1, width)
+        shared = (by_head @ prefix[layer, 0, 0].transpose(-1, -2)).unflatten(1, (n, -1)).transpose(0, 1)
+        scores = torch.cat((shared, scores), dim=-1)
+        probs = (scores if mask is None else scores.add_(mask)).softmax(-1)
+        start = shared.shape[-1]
+        by_head = probs[..., :start].transpose(0, 1).reshape(heads, -1, start)
+        mixed = probs[..., start:] @ values
+        mixed += (by_head @ prefix[layer, 1, 0]).unflatten(1, (n, -1)).transpose(0, 1)
+        return mixed.view(n, -1)
 
     def _places(self, cache: Cache, places: Tensor) -> Tensor:
         """Where in a layer's cache, seen as one list of vectors, each row's new keys and values go."""
