@@ -59,7 +59,9 @@ def after(steps: int, *overrides: str) -> Progress:
 
 def play_plain(width: int = 80, *overrides: str) -> list[str]:
     console = a_console(width)
-    play(PlainView(console, Progress(Clock())), fake_run(a_config(*overrides), RUN), lambda _: None)
+    view = PlainView(console, Progress(Clock()))
+    play(view, fake_run(a_config(*overrides), RUN), lambda _: None)
+    view.close()
     return printed(console).splitlines()
 
 
@@ -83,7 +85,9 @@ def test_plain_columns_stand_under_their_headings() -> None:
 
 def test_plain_lines_do_not_wrap_and_take_no_markup() -> None:
     console = a_console(40)
-    PlainView(console).event("note", text="[red]x[/red] " + "long " * 30)
+    view = PlainView(console)
+    view.event("note", text="[red]x[/red] " + "long " * 30)
+    view.close()
     assert printed(console) == "[red]x[/red] " + "long " * 30 + "\n"
 
 
@@ -91,15 +95,30 @@ def test_a_long_phase_gives_a_sign_of_life() -> None:
     clock = Clock()
     console = a_console()
     view = PlainView(console, Progress(clock))
-    view.event("start", config=a_config(), run_dir=RUN, resumed_step=None)
-    for _ in range(100):
-        clock.now += 1.0
-        view.event("phase", phase="sample", done=int(clock.now), total=256, tokens=0)
     view.event("phase", phase="load")
-    *lines, last = printed(console).splitlines()
-    assert last == "loading torch and the policy"
-    assert len(lines) == int(100 // (HEARTBEAT_SECONDS + 1))
-    assert lines[0] == "  step 1: sampling 21/256 completions, 0:20"
+    view.event("start", config=a_config(), run_dir=RUN, resumed_step=None)
+    for second in range(100):
+        clock.now = float(second)
+        view.event("phase", phase="sample", done=second, total=256, tokens=0)
+        view.sign_of_life()
+    view.close()
+    first, *signs = printed(console).splitlines()
+    assert first == "loading torch and the policy"
+    assert signs[0] == "  step 1: sampling 21/256 completions, 0:21"
+    assert len(signs) == int(99 // (HEARTBEAT_SECONDS + 1))
+
+
+def test_the_sign_of_life_needs_no_event() -> None:
+    clock = Clock()
+    console = a_console()
+    view = PlainView(console, Progress(clock))
+    clock.now = 1000.0
+    deadline = time.monotonic() + 10
+    while not printed(console) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    view.close()
+    assert printed(console) == "  loading torch and the policy, 16:40\n"
+    assert not any(thread.name == "qae-terminal" for thread in threading.enumerate())
 
 
 def test_warnings_are_said_as_such() -> None:
@@ -194,7 +213,9 @@ def test_a_metric_that_was_not_measured_is_a_dash() -> None:
     progress.event("step", metrics={"step": 1, "outcome": None, "entropy": None, "grad_norm": None})
     assert "gradient norm -" in "\n".join(rendered(progress, 80))
     console = a_console()
-    PlainView(console, progress).event("step", metrics={"step": 2, "outcome": None})
+    view = PlainView(console, progress)
+    view.event("step", metrics={"step": 2, "outcome": None})
+    view.close()
     assert printed(console).splitlines()[-1].split()[:3] == ["2/30", "-", "-"]
 
 
@@ -247,17 +268,21 @@ def test_a_resize_starts_over_with_the_notes() -> None:
     assert before == 1 and "the note" in cleared
 
 
-def test_lines_go_to_files_and_the_panel_to_terminals() -> None:
-    assert isinstance(open_view(a_console()), PlainView)
-    assert isinstance(open_view(a_console(force_terminal=True), plain=True), PlainView)
-    view = open_view(a_console(force_terminal=True))
+def kind_of_view(console: Console, *, plain: bool = False) -> type:
+    view = open_view(console, plain=plain)
     view.close()
-    assert isinstance(view, LiveView)
+    return type(view)
+
+
+def test_lines_go_to_files_and_the_panel_to_terminals() -> None:
+    assert kind_of_view(a_console()) is PlainView
+    assert kind_of_view(a_console(force_terminal=True), plain=True) is PlainView
+    assert kind_of_view(a_console(force_terminal=True)) is LiveView
 
 
 def test_a_terminal_without_unicode_gets_plain_lines() -> None:
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    assert isinstance(open_view(Console(file=narrow, force_terminal=True)), PlainView)
+    assert kind_of_view(Console(file=narrow, force_terminal=True)) is PlainView
 
 
 def summary_of(*overrides: str, report: Path | None = None, width: int = 80) -> str:

@@ -1,5 +1,6 @@
 """The view for logs and pipes: one short line a step, ASCII only, a sign of life when a phase takes long."""
 
+import threading
 from typing import Any
 
 from rich.console import Console
@@ -25,10 +26,18 @@ class PlainView:
         self._lines = 0
         self._loading = False
         self._last_line_at = self.progress.clock()
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="qae-terminal", daemon=True)
+        self._heart.start()
 
     def event(self, name: str, /, **data: Any) -> None:
         """Take in one event of the trainer."""
-        self.progress.event(name, **data)
+        with self._lock:
+            self.progress.event(name, **data)
+            self._show(name, data)
+
+    def _show(self, name: str, data: dict[str, Any]) -> None:
         if name == "step":
             self._step(data["metrics"])
         elif name == "eval":
@@ -41,16 +50,27 @@ class PlainView:
         elif name == "phase" and data["phase"] == "load" and not self._loading:
             self._loading = True
             self.say("loading torch and the policy")
-        elif name == "phase" and self.progress.clock() - self._last_line_at > HEARTBEAT_SECONDS:
-            self.say(f"  {doing(self.progress)}")
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """No more signs of life."""
+        self._closed.set()
+        self._heart.join(timeout=2)
 
     def say(self, line: str) -> None:
         """Print one line as it is."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._last_line_at = self.progress.clock()
+        with self._lock:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._last_line_at = self.progress.clock()
+
+    def sign_of_life(self) -> None:
+        """Say what the run is doing if nothing was said for a while."""
+        with self._lock:
+            if self.progress.clock() - self._last_line_at > HEARTBEAT_SECONDS:
+                self.say(f"  {doing(self.progress)}")
+
+    def _beat(self) -> None:
+        while not self._closed.wait(1.0):
+            self.sign_of_life()
 
     def _step(self, metrics: Metrics) -> None:
         if self._lines % HEADING_EVERY == 0:

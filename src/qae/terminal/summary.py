@@ -55,8 +55,8 @@ def evaluation_table(evals: list[Metrics]) -> Table:
 
 
 def training_table(history: list[Metrics]) -> Table | None:
-    """Without evaluations: the training metrics of the first and the last step."""
-    if not history:
+    """Without evaluations: the training metrics of the first and the last step, if there are two."""
+    if len(history) < 2:
         return None
     first, last = history[0], history[-1]
     table = _table("training prompts", f"step {first['step']}", f"step {last['step']}")

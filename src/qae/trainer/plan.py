@@ -120,7 +120,7 @@ def describe_plan(config: TrainConfig) -> Iterator[tuple[str, str]]:
     yield "policy", f"{config.policy.path}: {count(shape.parameters)} parameters, {shape.layers} layers"
     memory = memory_bytes(config, shape)
     parts = ", ".join(f"{name} {size(value)}" for name, value in memory.items() if name != "together" and value)
-    yield "memory", f"about {size(memory['together'])} ({parts}, libraries {size(SPARE_BYTES)})"
+    yield "memory", f"up to about {size(memory['together'])} ({parts}, libraries {size(SPARE_BYTES)})"
 
 
 def zero_rows(config: TrainConfig) -> str:
