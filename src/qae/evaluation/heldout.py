@@ -27,8 +27,8 @@ def evaluate_heldout(
 ) -> dict[str, Any]:
     """pass@1 with its interval and pass@`samples` on held-out items.
 
-    The random streams depend on seed, problem and sample only: two evaluations of a run, or of two runs from the same
-    seed, are paired. Completions that could not be scored are left out.
+    The random streams depend on seed, problem and sample only: two evaluations of a run, or of two runs from
+    the same seed, are paired. Completions that could not be scored are left out.
 
     Args:
         engine: a sampler with current weights.
@@ -41,9 +41,9 @@ def evaluate_heldout(
         progress: told of (finished, all, tokens).
 
     Returns:
-        Metrics by name: eval/pass@1, eval/pass@1_low, eval/pass@1_high (95%, bootstrap over problems), eval/pass@K,
-        eval/pass@1/<level>, eval/entropy (nats a token), eval/mean_length (tokens), eval/truncated_frac,
-        eval/problems, eval/samples.
+        Metrics by name: eval/pass@1, eval/pass@1_low, eval/pass@1_high (95%, bootstrap over problems),
+        eval/pass@K, eval/pass@1/<level>, eval/entropy (nats a token), eval/mean_length (tokens),
+        eval/truncated_frac, eval/problems, eval/samples.
     """
     completions = engine.generate(
         [task.encode(item, tokenizer) for item in items],
