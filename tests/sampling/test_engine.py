@@ -29,7 +29,7 @@ def rows(prompts, samples):
 def sample(policy, prompts, samples=3, *, engine=None, **params):
     engine = engine or make_engine("builtin", policy)
     row_prompt, keys = rows(prompts, samples)
-    return engine.generate(prompts, row_prompt, keys, SamplingParams(**({"max_tokens": 24} | params)))
+    return engine.generate(prompts, row_prompt, keys, SamplingParams(**({"max_tokens": 16} | params)))
 
 
 @torch.no_grad()
@@ -47,12 +47,12 @@ def test_llama_shapes_take_the_fused_decoder_and_others_the_forward_pass(policy)
 
 @pytest.mark.parametrize("prompts", [PROMPTS, RAGGED, PROMPTS[:1]], ids=["common", "ragged", "single"])
 def test_greedy_equals_generate_up_to_the_first_near_tie(policy, prompts):
-    got = sample(policy, prompts, samples=1, temperature=0.0, max_tokens=32)
+    got = sample(policy, prompts, samples=1, temperature=0.0, max_tokens=20)
     compared = 0
     for prompt, completion in zip(prompts, got, strict=True):
         out = policy.model.generate(
             torch.tensor([prompt]),
-            max_new_tokens=32,
+            max_new_tokens=20,
             do_sample=False,
             return_dict_in_generate=True,
             output_logits=True,
@@ -77,10 +77,10 @@ def test_logprobs_and_entropies_equal_a_fresh_forward_pass(policy, prompts, temp
 
 @pytest.mark.parametrize("prompts", [PROMPTS, RAGGED], ids=["common", "ragged"])
 def test_batching_changes_no_token(policy, prompts):
-    params = SamplingParams(max_tokens=24)
-    row_prompt, keys = rows(prompts, 5)
+    params = SamplingParams(max_tokens=14)
+    row_prompt, keys = rows(prompts, 3)
     whole = make_engine("builtin", policy).generate(prompts, row_prompt, keys, params)
-    for max_rows in (1, 3, 7):
+    for max_rows in (1, 5):
         few = make_engine("builtin", policy, max_rows=max_rows).generate(prompts, row_prompt, keys, params)
         assert [c.token_ids for c in few] == [c.token_ids for c in whole]
     order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0)).tolist()
@@ -107,7 +107,7 @@ def test_every_eos_id_ends_a_completion(name):
     for c in got:
         assert not any(t in ends for t in c.token_ids[:-1])
         assert c.truncated == (c.token_ids[-1] not in ends)
-        assert c.truncated == (len(c.token_ids) == 24 and c.token_ids[-1] not in ends)
+        assert c.truncated == (len(c.token_ids) == 16 and c.token_ids[-1] not in ends)
         assert len(c.token_ids) == len(c.logprobs) == len(c.entropies)
         assert c.logprobs.dtype == c.entropies.dtype == torch.float32
 
@@ -168,7 +168,7 @@ def test_progress_ends_with_all_rows(policy):
     row_prompt, keys = rows(RAGGED, 2)
     engine = make_engine("builtin", policy)
     got = engine.generate(
-        RAGGED, row_prompt, keys, SamplingParams(max_tokens=24), lambda *numbers: calls.append(numbers)
+        RAGGED, row_prompt, keys, SamplingParams(max_tokens=16), lambda *numbers: calls.append(numbers)
     )
     assert calls[-1] == (8, 8, sum(len(c.token_ids) for c in got))
     assert calls == sorted(calls)

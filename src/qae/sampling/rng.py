@@ -39,7 +39,8 @@ def row_key(seed: int, *stream: int) -> int:
     """
     key = _splitmix(seed & _MASK)
     for number in stream:
-        key = _splitmix(key ^ _splitmix(number & _MASK))
+        # Multiplied first: with key and number on an equal footing, (seed 0, 1) and (seed 1, 0) would be one stream.
+        key = _splitmix((key * _GOLDEN + number) & _MASK)
     return _signed(key)
 
 
