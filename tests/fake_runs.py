@@ -44,7 +44,9 @@ def fake_run(
         if step:
             seconds += 2.4 + rng.random()
             writer.append_metrics(_metrics(step, seconds, pass_rate, level, k, advantage, rng))
-            writer.write_rollouts(step, _rollouts(step, rows, pass_rate, level, k, advantage, rng, hostile=hostile))
+            writer.write_rollouts(
+                step, _rollouts(step, rows, pass_rate, level, k, advantage, rng, hostile=hostile and step in (1, steps))
+            )
         if step % 25 == 0 or step == steps:
             writer.append_metrics(_evaluation(step, seconds, pass_rate, level))
     return run_dir

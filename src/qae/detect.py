@@ -358,9 +358,8 @@ def _evidence(metrics: Mapping[str, Series], onset: int) -> list[Evidence]:
 
 def _summary(verdict: Verdict) -> str:
     reference, level = verdict.reference_nats or 0.0, verdict.level_nats or 0.0
-    move = f"from {reference:.2g} nats to {level:.2g}"
     if verdict.kind == "healthy":
-        return f"Entropy stayed healthy: {move}."
+        return f"Entropy stayed healthy: {reference:.2g} nats once it had settled, {level:.2g} at the end."
     if verdict.kind == "oscillation":
         return f"Entropy swings up and down, from step {verdict.onset_step} on, around {reference:.2g} nats."
     verb = "exploded" if verdict.kind == "explosion" else "collapsed"

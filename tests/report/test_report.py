@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fake_runs import HOSTILE, fake_run
+from qae.audit import audit_paths, save_audit
 from qae.records import RunWriter, SchemaError
 from qae.report import write_markdown, write_report
 from qae.report.runs import arms_of, read_run, series_of
@@ -183,13 +184,36 @@ def test_arms_with_one_label_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_many_long_runs_stay_under_six_megabytes(tmp_path: Path) -> None:
-    lines = [json.dumps({"step": s, **{f"m{i}": s / (i + 3) for i in range(40)}}) for s in range(1, 701)]
+    lines = [json.dumps({"step": s, **{f"m{i}": s / (i + 3) for i in range(40)}}) for s in range(1, 301)]
     runs: list[Path] = []
     for i in range(4):
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         runs.append(tmp_path / str(i))
     assert write_report(runs, tmp_path / "r.html").stat().st_size < 6_000_000
+
+
+def test_an_audit_in_the_run_directory_becomes_a_section(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", steps=4, rows=16)
+    assert 'id="whatif"' not in write_report([run], tmp_path / "r.html").read_text("utf-8")
+    save_audit(audit_paths([run], ks=[0.4]) | {"warnings": ["<b>odd</b>"]}, run)
+    text = write_report([run], tmp_path / "r.html").read_text("utf-8")
+    assert "<td>quantile K=0.4</td>" in text and "&lt;b&gt;odd&lt;/b&gt;" in text
+    (run / "audit.json").write_text("{")
+    assert 'id="whatif"' not in write_report([run], tmp_path / "r.html").read_text("utf-8")
+    (run / "audit.json").write_text('{"schema": 99}')
+    with pytest.raises(SchemaError, match=r"audit\.json has schema 99; this qae reads up to 1"):
+        write_report([run], tmp_path / "r.html")
+
+
+def test_samples_are_spread_over_cells_prompts_and_steps(runs: dict[str, Path], tmp_path: Path) -> None:
+    samples = payload(write_report([runs["mean-0"]], tmp_path / "r.html"))["samples"]
+    by_step: dict[int, list[tuple[Any, ...]]] = {}
+    for s in samples:
+        by_step.setdefault(s["step"], []).append((s["regime"], s["advantage"] > 0, s["id"], "entropies" in s))
+    assert len(by_step) == 8
+    assert all(len({prompt for _, _, prompt, _ in found}) == 2 for found in by_step.values())
+    assert all(sum(detailed for *_, detailed in found) == 2 for found in by_step.values())
 
 
 def test_the_report_never_loads_torch() -> None:

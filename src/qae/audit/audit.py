@@ -14,7 +14,7 @@ from qae.audit.sources import find_sources
 from qae.audit.store import UNKNOWN, GroupStore
 from qae.audit.whatif import DEFAULT_KS, Composition, compare_baselines, compare_regimes, name_logged_baseline
 from qae.detect import Verdict, detect_from_metrics
-from qae.records import SCHEMA, ReadTally
+from qae.records import SCHEMA, ReadTally, atomic_write, to_json
 
 Record = dict[str, Any]
 COMPOSITIONS = 20_000
@@ -65,6 +65,21 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
     record["k"] = _recommended(record, list(verdicts.values()))
     record |= {"notes": notes, "warnings": _warnings(record)}
     return record
+
+
+def save_audit(record: Record, run_dir: Path) -> Path:
+    """Leave an audit in a run directory, where the report of the run finds it.
+
+    Args:
+        record: of `audit_paths`.
+        run_dir: the run directory.
+
+    Returns:
+        The file written, run_dir/audit.json.
+    """
+    path = run_dir / "audit.json"
+    atomic_write(path, to_json(record) + "\n")
+    return path
 
 
 def _groups(store: GroupStore, ks: Sequence[float], right_above: float | None, notes: list[str]) -> Record:

@@ -16,6 +16,7 @@ from typing import Any
 from qae.records import ReadTally, atomic_write, to_json
 from qae.report.runs import Arm, Run, arms_of, is_number, read_run, rounded, series_of
 from qae.report.samples import pick_samples
+from qae.report.whatif import what_if_html
 from qae.report.words import VERDICTS, duration, last_part, number, pass_at_1, sentences, table
 
 POINTS_IN_ALL = 6000
@@ -112,12 +113,10 @@ def _page(title: str, arms: list[Arm], data: dict[str, Any], samples: list[Any],
     packed, plotly_hash = _plotly()
     scripts = " ".join(f"'{digest}'" for digest in (_sha256(_THEME), _sha256(script), plotly_hash))
     policy = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-    links = {
-        "happened": "What happened",
-        **PARTS,
-        **({"completions": "Completions"} if samples else {}),
-        "notes": "Notes",
-    }
+    whatif = what_if_html(arms)
+    links = {"happened": "What happened", **PARTS}
+    links |= ({"whatif": "Other baselines"} if whatif else {}) | ({"completions": "Completions"} if samples else {})
+    links["notes"] = "Notes"
     nav = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in links.items())
     charts = "".join(_part(key, name, arms) for key, name in PARTS.items())
     # "</" and "<!--" must not end the script element early, whatever a completion holds
@@ -145,6 +144,7 @@ def _page(title: str, arms: list[Arm], data: dict[str, Any], samples: list[Any],
 <noscript><p class="card">The charts need JavaScript; the words and the table below do not.</p></noscript>
 <section id="happened" tabindex="-1"><h2>What happened</h2>{_overview(arms)}</section>
 {charts}
+{whatif}
 {_samples_section(samples)}
 <section id="notes" tabindex="-1"><h2>Notes</h2>{_notes(arms, tally)}</section>
 </main>

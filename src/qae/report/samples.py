@@ -15,8 +15,8 @@ TOKENS_SHOWN = 1200
 def pick_samples(run_dir: Path, *, steps: int, per_step: int, tally: ReadTally) -> list[dict[str, Any]]:
     """Completions to show, as plain dicts for the page.
 
-    From each of a few steps (first and last among them), one by one from the cells of regime x sign of the advantage,
-    those with per-token entropies first.
+    From each of a few steps (first and last among them), one by one from the cells of regime x sign of the
+    advantage, of different prompts where there are, those with per-token entropies first.
 
     Args:
         run_dir: the run directory.
@@ -39,6 +39,7 @@ def pick_samples(run_dir: Path, *, steps: int, per_step: int, tally: ReadTally) 
 
 def _spread(rollouts: Iterator[Rollout], count: int) -> list[Rollout]:
     cells: dict[tuple[str, int], list[Rollout]] = {}
+    prompts: set[tuple[str, int, str]] = set()
     for rollout in rollouts:
         sign = (rollout.advantage > 0) - (rollout.advantage < 0)
         cell = cells.setdefault((rollout.regime, sign), [])
@@ -46,8 +47,9 @@ def _spread(rollouts: Iterator[Rollout], count: int) -> list[Rollout]:
         if rollout.entropies_nats is not None:
             cell.insert(0, rollout)
             del cell[count:]
-        elif len(cell) < count:
+        elif len(cell) < count and (rollout.regime, sign, rollout.prompt_id) not in prompts:
             cell.append(rollout)
+        prompts.add((rollout.regime, sign, rollout.prompt_id))
     chosen: list[Rollout] = []
     while len(chosen) < count and any(cells.values()):
         for cell in cells.values():

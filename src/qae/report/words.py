@@ -108,7 +108,7 @@ def _judge(before: Rate, after: Rate) -> str:
     if before.low is None or before.high is None or after.low is None or after.high is None:
         return "up" if up else "not up"
     if up:
-        return "clearly up" if after.low > before.high else "up, but the intervals overlap: it may be chance"
+        return "clearly up" if after.low > before.high else "up, though the intervals overlap"
     return "clearly down" if after.high < before.low else "not up: the intervals overlap"
 
 
