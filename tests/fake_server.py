@@ -34,7 +34,8 @@ class FakeServer:
         threading.Event().wait(0.005)
         text = body.get("prompt") or body["messages"][-1]["content"]
         a, b = (int(x) for x in text.split("=")[0].split("+"))
-        completion = f"{a + b + body['seed'] % 2}"
+        # as some servers do, the stop string stays in the text
+        completion = f"{a + b + body['seed'] % 2}" + "".join(body.get("stop", []))
         with self._lock:
             self._now -= 1
         choice = {"index": 0, "finish_reason": "length" if a == b else "stop"}

@@ -22,7 +22,7 @@ class Fixed:
     """A sampler whose completions are given by (prompt, sample number)."""
 
     def __init__(self, answer, name="fixed"):
-        self.answer, self.name, self.drawn = answer, name, []
+        self.answer, self.name, self.about, self.drawn = answer, name, {}, []
 
     def sample(self, requests, settings, suffix):
         for request in requests:

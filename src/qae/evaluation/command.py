@@ -1,8 +1,9 @@
 """What `qae eval` does with its arguments: find the model and the problems, then evaluate."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from qae.evaluation.benchmarks import load_benchmark, load_data
 from qae.evaluation.endpoint import EndpointSampler
@@ -20,6 +21,7 @@ def evaluate_model(
     prompt: str | None = None,
     answer: str | None = None,
     endpoint: str | None = None,
+    endpoint_extra: Mapping[str, Any] | None = None,
     concurrency: int = 16,
     device: str = "auto",
     dtype: str = "auto",
@@ -38,6 +40,7 @@ def evaluate_model(
         prompt: column of the problem in `data`; None finds it.
         answer: column of the gold answer in `data`; None finds it.
         endpoint: address of an OpenAI-compatible server, up to and with `/v1`; None samples on this machine.
+        endpoint_extra: further fields of each request to the server.
         concurrency: requests under way at once.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32 or bfloat16.
@@ -57,7 +60,7 @@ def evaluate_model(
     path, step = find_checkpoint(model)
     sampler: Sampler
     if endpoint is not None:
-        sampler, step = EndpointSampler(endpoint, model, concurrency), 0
+        sampler, step = EndpointSampler(endpoint, model, concurrency, extra=dict(endpoint_extra or {})), 0
     else:
         from qae.evaluation.local import LocalSampler
         from qae.policies import load_policy

@@ -38,7 +38,8 @@ class EndpointSampler:
         timeout_seconds: for one try.
         api_key_env: environment variable with the key; no key is sent if it is not set.
         backoff_seconds: before the first retry; doubled each time, at most a minute.
-        extra: further fields of each request, such as `{"top_k": -1}`.
+        extra: further fields of each request, such as `{"top_k": -1}`. `transformers serve` samples only if
+            `{"generation_config": '{"do_sample": true, "top_k": 0}'}` says so; without it temperature is ignored.
     """
 
     base_url: str
@@ -58,6 +59,7 @@ class EndpointSampler:
         if self.concurrency < 1 or self.retries < 0:
             raise ValueError(f"concurrency={self.concurrency} must be at least 1 and retries={self.retries} at least 0")
         self.name = self.model
+        self.about = {"engine": "endpoint", "extra": self.extra}
         self.requests_sent = 0
         # a proxy of the environment cannot reach this machine
         near = address.hostname == "localhost" or address.hostname.startswith("127.") or address.hostname == "::1"
@@ -112,7 +114,7 @@ class EndpointSampler:
             answer = self._post("completions", body | {"prompt": f"{request.item.prompt}{suffix}"})
         else:
             answer = self._post("chat/completions", body | {"messages": list(messages)})
-        return _read(answer, request)
+        return _read(answer, request, settings.stop)
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = f"{self.base_url.rstrip('/')}/{path}"
@@ -148,11 +150,14 @@ def _retry_after(header: str | None, otherwise: float) -> float:
         return otherwise
 
 
-def _read(answer: dict[str, Any], request: Request) -> Sample:
+def _read(answer: dict[str, Any], request: Request, stop: Sequence[str]) -> Sample:
     try:
         choice = answer["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         usage = answer.get("usage") or {}
+        # some servers leave the stop string in the text
+        for mark in stop:
+            text = (text or "").partition(mark)[0]
         return Sample(
             request.item.id,
             request.sample,

@@ -37,6 +37,7 @@ class LocalSampler:
     def __post_init__(self) -> None:
         """Name the model after its path, if no name was given."""
         self.name = self.name or Path(self.policy.name).name
+        self.about = {"engine": self.engine}
         self._engine: Engine | None = None
 
     def sample(self, requests: Sequence[Request], settings: EvalSettings, suffix: str) -> Iterator[list[Sample]]:

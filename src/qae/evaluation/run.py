@@ -72,7 +72,8 @@ def _evaluate_one(
 ) -> Summary:
     suffix = problems.suffix if settings.suffix is None else settings.suffix
     drawn = {k: v for k, v in asdict(settings).items() if k not in ("samples", "grader", "suffix")}
-    file = SampleFile(directory, {"model": sampler.name, "set": problems.name, "suffix": suffix, **drawn})
+    about = {"model": sampler.name, **sampler.about}
+    file = SampleFile(directory, {**about, "set": problems.name, "suffix": suffix, **drawn})
     samples = file.read()
     wanted = [Request(item, i) for item in problems.items for i in range(settings.samples)]
     missing = [request for request in wanted if (request.item.id, request.sample) not in samples]

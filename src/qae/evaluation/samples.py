@@ -95,9 +95,11 @@ class Sampler(Protocol):
 
     Attributes:
         name: of the model, for tables.
+        about: what else the samples depend on, as plain JSON.
     """
 
     name: str
+    about: dict[str, Any]
 
     def sample(self, requests: Sequence[Request], settings: EvalSettings, suffix: str) -> Iterator[list[Sample]]:
         """The samples as they are finished, some at a time, in any order."""
