@@ -16,7 +16,7 @@ import pytest
 
 from fake_runs import HOSTILE, fake_run
 from qae.audit import audit_paths, save_audit
-from qae.records import RunWriter, SchemaError
+from qae.records import Rollout, RunWriter, SchemaError
 from qae.report import write_markdown, write_report
 from qae.report.runs import arms_of, read_run, series_of
 
@@ -214,6 +214,22 @@ def test_samples_are_spread_over_cells_prompts_and_steps(runs: dict[str, Path], 
     assert len(by_step) == 8
     assert all(len({prompt for _, _, prompt, _ in found}) == 2 for found in by_step.values())
     assert all(sum(detailed for *_, detailed in found) == 2 for found in by_step.values())
+
+
+def test_long_completions_are_cut_until_the_page_is_small(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run")
+    text = "\u8fd9\u4e2a" * 3000
+    detail = {"entropies_nats": [0.123456] * 5000, "token_texts": ["\u8fd9"] * 5000, "logprobs": [-0.5] * 5000}
+    for step in (1, 2, 3):
+        writer.append_metrics({"step": step, "entropy": 0.5})
+        rows = [
+            Rollout(step, f"{i}", i, text, text, 5000, 1.0, 1.0, 0.5, "hard", False, **detail)  # type: ignore[arg-type]
+            for i in range(30)
+        ]
+        writer.write_rollouts(step, rows)
+    page = write_report([tmp_path / "run"], tmp_path / "r.html")
+    assert page.stat().st_size < 6_000_000
+    assert all(s["cut"] > 0 and s["tail"] for s in payload(page)["samples"])
 
 
 def test_the_report_never_loads_torch() -> None:

@@ -4,16 +4,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qae.records import ReadTally, Rollout, read_rollouts, rollout_files
+from qae.records import ReadTally, Rollout, read_rollouts, rollout_files, to_json
 from qae.report.runs import rounded
 
-CHARACTERS_SHOWN = 4000
-TAIL_SHOWN = 1000
-TOKENS_SHOWN = 1200
+# characters and tokens of one completion; the first pair whose sum over all completions fits is taken
+LIMITS = ((5000, 1200), (2000, 400), (600, 120), (150, 0))
+BYTES_IN_ALL = 2_000_000
 
 
-def pick_samples(run_dir: Path, *, steps: int, per_step: int, tally: ReadTally) -> list[dict[str, Any]]:
-    """Completions to show, as plain dicts for the page.
+def samples_of(run_dirs: list[Path], *, count: int, tally: ReadTally) -> list[dict[str, Any]]:
+    """Completions to show of several runs, cut so that they fit into the page.
+
+    Args:
+        run_dirs: the run directories.
+        count: completions in all.
+        tally: counts broken lines.
+
+    Returns:
+        Dicts with run (index), step, prompt, text, what was cut, and where logged the tokens with their entropies.
+    """
+    each = max(1, count // len(run_dirs))
+    picked = [
+        (i, rollout)
+        for i, run_dir in enumerate(run_dirs)
+        for rollout in pick_samples(run_dir, steps=min(8, each), per_step=max(1, each // 8), tally=tally)
+    ]
+    shown: list[dict[str, Any]] = []
+    for characters, tokens in LIMITS:
+        shown = [{"run": i, **_shown(rollout, characters, tokens)} for i, rollout in picked]
+        if sum(len(to_json(sample)) for sample in shown) <= BYTES_IN_ALL:
+            break
+    return shown
+
+
+def pick_samples(run_dir: Path, *, steps: int, per_step: int, tally: ReadTally) -> list[Rollout]:
+    """Completions that show most of a run.
 
     From each of a few steps (first and last among them), one by one from the cells of regime x sign of the
     advantage, of different prompts where there are, those with per-token entropies first.
@@ -25,15 +50,15 @@ def pick_samples(run_dir: Path, *, steps: int, per_step: int, tally: ReadTally) 
         tally: counts broken lines.
 
     Returns:
-        Dicts with step, prompt, text, what was cut, and where logged the tokens with their entropies.
+        The completions, by step.
     """
     files = rollout_files(run_dir)
     if not files:
         return []
     wanted = sorted({round(i * (len(files) - 1) / max(1, steps - 1)) for i in range(steps)})
-    found: list[dict[str, Any]] = []
+    found: list[Rollout] = []
     for index in wanted:
-        found += [_shown(r) for r in _spread(read_rollouts(files[index][1], tally=tally), per_step)]
+        found += _spread(read_rollouts(files[index][1], tally=tally), per_step)
     return found
 
 
@@ -58,16 +83,17 @@ def _spread(rollouts: Iterator[Rollout], count: int) -> list[Rollout]:
     return sorted(chosen, key=lambda r: (r.group, -r.advantage))
 
 
-def _shown(rollout: Rollout) -> dict[str, Any]:
-    text, cut = rollout.completion, 0
-    if len(text) > CHARACTERS_SHOWN + TAIL_SHOWN:
-        cut = len(text) - CHARACTERS_SHOWN - TAIL_SHOWN
+def _shown(rollout: Rollout, characters: int, tokens: int) -> dict[str, Any]:
+    text, tail, cut = rollout.completion, "", 0
+    if len(text) > characters:
+        cut = len(text) - characters
+        text, tail = text[: characters * 4 // 5], text[-(characters // 5) :]
     record: dict[str, Any] = {
         "step": rollout.step,
         "id": rollout.prompt_id[:200],
-        "prompt": rollout.prompt[:CHARACTERS_SHOWN],
-        "text": text[:CHARACTERS_SHOWN] if cut else text,
-        "tail": text[-TAIL_SHOWN:] if cut else "",
+        "prompt": rollout.prompt[:characters],
+        "text": text,
+        "tail": tail,
         "cut": cut,
         "tokens": rollout.tokens,
         "reward": rollout.reward,
@@ -78,12 +104,11 @@ def _shown(rollout: Rollout) -> dict[str, Any]:
         "entropy": None if rollout.entropy_mean_nats is None else rounded(rollout.entropy_mean_nats),
         "level": rollout.level,
     }
-    entropies = rollout.entropies_nats
-    if entropies:
-        pieces = rollout.token_texts
-        record["entropies"] = [round(x, 3) for x in entropies[:TOKENS_SHOWN]]
+    entropies, pieces, logprobs = rollout.entropies_nats, rollout.token_texts, rollout.logprobs
+    if entropies and tokens:
+        record["entropies"] = [round(x, 3) for x in entropies[:tokens]]
         if pieces and len(pieces) == len(entropies):
-            record["pieces"] = [piece[:200] for piece in pieces[:TOKENS_SHOWN]]
-        if rollout.logprobs and len(rollout.logprobs) == len(entropies):
-            record["logprobs"] = [round(x, 3) for x in rollout.logprobs[:TOKENS_SHOWN]]
+            record["pieces"] = [piece[:200] for piece in pieces[:tokens]]
+        if logprobs and len(logprobs) == len(entropies):
+            record["logprobs"] = [round(x, 3) for x in logprobs[:tokens]]
     return record
