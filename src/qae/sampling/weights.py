@@ -127,8 +127,8 @@ def why_not_fused(model: Any) -> str | None:
     if 2 * base.model.rotary_emb.inv_freq.numel() != base.model.layers[0].self_attn.head_dim:
         return "rotary positions cover a part of the head only"
     for path, module in base.named_modules():
-        if any(getattr(module, "use_dora", {}).values()):
-            return f"{path} has a DoRA adapter, which is no additive delta"
+        if any(getattr(module, "use_dora", {}).values()) or any(getattr(module, "lora_bias", {}).values()):
+            return f"{path} has an adapter with more than a weight delta (DoRA or a bias)"
     return None
 
 
