@@ -85,7 +85,7 @@ function lineTraces(chart, arms) {
   return traces;
 }
 
-const columnsOf = (arms) => innerWidth < 760 ? 1 : Math.min(3, arms.length);
+const columnsOf = (arms) => innerWidth < 760 ? 1 : arms.length === 4 ? 2 : Math.min(3, arms.length);
 
 function areaTraces(chart, arms) {
   const traces = [];
@@ -168,7 +168,7 @@ function layoutOf(chart, arms, traces) {
     arms.forEach((arm, a) => {
       const n = a ? String(a + 1) : "";
       layout["xaxis" + n] = { ...layout.xaxis, matches: a ? "x" : undefined };
-      layout["yaxis" + n] = { ...layout.yaxis };
+      layout["yaxis" + n] = { ...layout.yaxis, matches: a ? "y" : undefined };
       layout.annotations.push({ text: arm.safeLabel, xref: `x${n} domain`, yref: `y${n} domain`, x: 0, y: 1.0, yanchor: "bottom", xanchor: "left", showarrow: false, font: { size: 11 } });
     });
     Object.assign(layout.margin, { t: 44 });
