@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import qae
 import qae.report
 from fake_events import fake_run
 from qae import cli
+from qae.evaluation import command
+from qae.evaluation.samples import EvalSettings
 from qae.records import read_metrics
 from qae.settings import as_yaml, by_section, read_arguments
 from qae.trainer import loop
@@ -29,6 +32,7 @@ SMALL = [
     "rollout.prompts=2", "rollout.group_size=2", "rollout.max_tokens=8", "update.minibatches=1", "eval.problems=2",
     "eval.samples=2", "algorithm.dynamic_sampling.enabled=false",
 ]  # fmt: skip
+ORIGINAL_EVALUATE = command.evaluate_model
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -82,8 +86,8 @@ def one_red_line(code: int, err: str) -> str:
 def test_help_lists_the_commands(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("train", "recipes", "fetch", "report"):
-        assert re.search(rf"\b{command}\b", out)
+    for name in ("train", "eval", "recipes", "fetch", "report"):
+        assert re.search(rf"\b{name}\b", out)
 
 
 def test_version(run: Run) -> None:
@@ -248,6 +252,67 @@ def test_report_writes_beside_one_run_and_here_for_several(run: Run, trainer: di
     assert run("report", "a", "b")[:2] == (0, "report.html\n")
     run("report", "a", "b", "-o", "c.html", "--title", "Mine")
     assert trainer["report"] == ([Path("a"), Path("b")], Path("c.html"), "Mine")
+
+
+@pytest.fixture
+def evaluator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """An evaluation that only reports its progress."""
+    called: dict[str, Any] = {}
+
+    def evaluate_model(model: str, settings: EvalSettings, **options: Any) -> tuple[list[Any], Path]:
+        called.update(options, model=model, settings=settings)
+        options["watch"]("aime24", 0, 96)
+        options["progress"](48, 96, 400)
+        if called.get("raises") is not None:
+            raise called["raises"]
+        options["watch"]("aime24", 96, 96)
+        (tmp_path / "table.md").write_text("| the table |\n")
+        return [], tmp_path
+
+    monkeypatch.setattr(command, "evaluate_model", evaluate_model)
+    return called
+
+
+def test_eval_hands_its_options_over_and_shows_the_table(run: Run, evaluator: dict[str, Any], tmp_path: Path) -> None:
+    code, out, err = run(
+        "eval", "tiny", "--bench", "aime24,amc23=f.jsonl", "--data", "a.jsonl", "--data", "b.jsonl", "--samples", "4",
+        "--stop", "Q:", "--no-chat", "--endpoint-extra", '{"top_k": 0}', "-o", "here",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert evaluator["settings"] == EvalSettings(samples=4, stop=("Q:",), chat=False)
+    assert (evaluator["bench"], evaluator["data"]) == (["aime24", "amc23=f.jsonl"], ["a.jsonl", "b.jsonl"])
+    assert (evaluator["endpoint_extra"], evaluator["out"]) == ({"top_k": 0}, Path("here"))
+    assert "aime24: 0/96 completions" in out and out.count("aime24: 96/96 completions") == 1
+    assert "| the table |" in out and str(tmp_path) in out
+
+
+def test_eval_options_default_to_the_evaluations_own(run: Run, evaluator: dict[str, Any]) -> None:
+    run("eval", "tiny", "--bench", "aime24")
+    assert evaluator["settings"] == EvalSettings()
+    defaults = {
+        name: p.default for name, p in signature(ORIGINAL_EVALUATE).parameters.items() if p.kind is p.KEYWORD_ONLY
+    }
+    for name in set(defaults) - {"bench", "data", "watch", "progress"}:
+        assert evaluator[name] == defaults[name], name
+
+
+def test_an_interrupted_eval_says_how_to_go_on(run: Run, evaluator: dict[str, Any]) -> None:
+    evaluator["raises"] = KeyboardInterrupt()
+    code, out, _ = run("eval", "tiny", "--bench", "aime24")
+    assert code == 130 and out.splitlines()[-1] == "stopped; the same command goes on from here"
+
+
+def test_eval_refusals_are_one_red_line(run: Run) -> None:
+    assert one_red_line(*run("eval")[::2]) == "nothing to evaluate: give a MODEL, or --compare with two evaluations"
+    assert "give a benchmark (--bench aime24)" in one_red_line(*run("eval", "tiny")[::2])
+    for text in ("{", "3"):
+        code, _, err = run("eval", "tiny", "--data", "x.jsonl", "--endpoint-extra", text)
+        assert "--endpoint-extra" in one_red_line(code, err)
+
+
+def test_eval_compares_two_evaluations(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "compare_directories", lambda a, b: f"| {a} against {b} |")
+    assert "| one against two |" in run("eval", "--compare", "one", "two")[1]
 
 
 def test_dry_run_shows_values_sources_and_the_plan(run: Run) -> None:

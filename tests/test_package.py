@@ -26,6 +26,7 @@ LIGHT = {
     "qae.cli": ("torch", "transformers", "numpy", "pydantic", "omegaconf"),
     "qae.settings": ("torch", "transformers"),
     "qae.terminal": ("torch", "transformers"),
+    "qae.terminal.evaluation": ("torch", "transformers"),
     "qae.report": ("torch", "transformers"),
     "qae.records": ("torch", "transformers", "numpy", "pydantic"),
     "qae.detect": ("torch", "transformers", "numpy", "pydantic"),

@@ -179,6 +179,82 @@ def _report_after(view: Any, run_dir: Path) -> Path | None:
         return None
 
 
+@app.command(name="eval")
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="tiny, smollm2, a directory, a Hub id, a run, or the server's name."),
+    ] = None,
+    bench: Annotated[
+        list[str] | None,
+        typer.Option(help="Benchmarks, comma-separated: aime24, aime25, amc23; aime24=FILE reads that file."),
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="JSONL or Parquet file, or Hub id; may be repeated.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Column of the problem in --data.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Column of the gold answer in --data.")] = None,
+    samples: Annotated[int, typer.Option(help="Completions a problem.")] = 32,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Nucleus.")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Longest completion.", show_default="what the context leaves, at most 4096")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random streams.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="String that ends a completion; may be repeated.")] = None,
+    suffix: Annotated[str | None, typer.Option(help="Text after each prompt.", show_default="the benchmark's")] = None,
+    system: Annotated[str | None, typer.Option(help="System message of chat prompts.")] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Prompts as chat.", show_default="if the model has a template"),
+    ] = None,
+    grader: Annotated[str, typer.Option(help="How completions are graded.")] = "math",
+    endpoint: Annotated[str | None, typer.Option(help="OpenAI-compatible server, up to and with /v1.")] = None,
+    endpoint_extra: Annotated[str | None, typer.Option(help="Further request fields, as JSON.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Requests to the server at once.")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where to write.", show_default="evals/<model>")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="BASELINE TREATMENT", help="Compare two finished evaluations, paired by problem."),
+    ] = None,
+) -> None:
+    """Measure pass@1, pass@k and maj@k of a model on benchmarks or files. The same command again continues."""
+    from qae.settings import read_json
+    from qae.terminal.evaluation import EvalView
+    from qae.trainer.keys import ConfigError
+
+    console = Console()
+    if compare is None and model is None:
+        raise ConfigError("nothing to evaluate: give a MODEL, or --compare with two evaluations")
+    console.print(f"qae {qae.__version__}: {model or 'comparing'}", markup=False, highlight=False)
+    from qae.evaluation.command import compare_directories, evaluate_model
+    from qae.evaluation.samples import EvalSettings
+
+    if compare is not None:
+        typer.echo(compare_directories(*compare))
+        return
+    settings = EvalSettings(
+        samples=samples, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed,
+        stop=tuple(stop or ()), suffix=suffix, system=system, chat=chat, grader=grader,
+    )  # fmt: skip
+    names = [name for part in bench or [] for name in part.split(",")]
+    extra = read_json("--endpoint-extra", endpoint_extra)
+    try:
+        with EvalView(console) as view:
+            _, where = evaluate_model(
+                str(model), settings, bench=names, data=data or [], prompt=prompt, answer=answer, endpoint=endpoint,
+                endpoint_extra=extra, concurrency=concurrency, device=device, dtype=dtype, out=out, watch=view.watch,
+                progress=view.within,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here")
+        raise SystemExit(INTERRUPTED) from None
+    typer.echo((where / "table.md").read_text())
+    typer.echo(f"details: {where}    look at them: qae report {where}/<set>")
+
+
 @app.command()
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe.")] = None) -> None:
     """List the recipes that `qae train` knows by name."""

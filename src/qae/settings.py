@@ -158,6 +158,21 @@ def _choices(key: str, meaning: str) -> Iterator[str]:
             yield f"One of {', '.join(choices)}."
 
 
+def read_json(option: str, text: str | None) -> dict[str, Any] | None:
+    """The object that an option gives as JSON.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    try:
+        value: Any = None if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise keys.ConfigError(f"{option} is not valid JSON: {text!r} ({error})") from None
+    if value is not None and not isinstance(value, dict):
+        raise keys.ConfigError(f'{option} must be a JSON object such as {{"top_k": 0}}, got {text!r}')
+    return cast(dict[str, Any] | None, value)
+
+
 def first_sentence(recipe: str) -> str:
     r"""What a recipe is for: the first sentence of the comment at its head.
 
