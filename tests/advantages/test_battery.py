@@ -115,6 +115,12 @@ def test_groups_below_min_size_get_zero(estimator):
     assert torch.equal(advantages[3:], estimator(rewards, group_ids)[3:])
 
 
+def test_rewards_no_further_apart_than_the_tolerance_are_equal(estimator):
+    rewards, group_ids = one_group([0.5, 0.75])
+    assert (estimator(rewards, group_ids, flat_tolerance=0.25) == 0).all()
+    assert (estimator(rewards, group_ids, flat_tolerance=0.2) != 0).any()
+
+
 @pytest.mark.gpu
 def test_cuda_agrees_with_cpu(estimator):
     generator = torch.Generator().manual_seed(0)

@@ -15,6 +15,9 @@ CALLS = {
     "quantile_advantages(r, g, k=1.0)": (
         "k=1.0 must lie strictly between 0 and 1 (0.4 is usual; for the mean use mean_advantages)"
     ),
+    "quantile_advantages(r, g, k=0)": (
+        "k=0 must lie strictly between 0 and 1 (0.4 is usual; for the mean use mean_advantages)"
+    ),
     "quantile_advantages(r, g, k=-1)": (
         "k=-1 must lie strictly between 0 and 1 (0.4 is usual; for the mean use mean_advantages)"
     ),
