@@ -52,6 +52,7 @@ class Timed:
         self.learner.optimizer.step = self.step  # type: ignore[method-assign]
 
     def step(self) -> Any:
+        """The optimiser's step, timed."""
         if self.first_gradient is None:
             self.first_gradient = torch.cat([p.grad.flatten() for p in self.learner.parameters if p.grad is not None])
         started = perf_counter()
@@ -59,6 +60,7 @@ class Timed:
         self.optimizer_seconds += perf_counter() - started
 
     def run(self, rows: Rows) -> dict[str, float]:
+        """One update phase: seconds and what was kept."""
         self.optimizer_seconds = 0.0
         stats = self.learner.learn(rows, step=1)
         return {

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qae.evaluation.estimators import paired_difference
 from qae.terminal.plain import interval
 from qae.terminal.progress import Metrics, Progress
 from qae.terminal.text import duration, number, percent, signed
@@ -43,6 +44,7 @@ def evaluation_table(evals: list[Metrics]) -> Table:
         f"step {after['step']}",
     )
     table.add_row("pass@1", interval(before), interval(after), _change(before, after, "eval/pass@1"), style="bold")
+    _add_paired(table, before.get("eval/rates"), after.get("eval/rates"))
     for key in sorted(after):
         if key.startswith(LEVEL):
             _add(table, f"  level {key.removeprefix(LEVEL)}", key, before, after)
@@ -81,6 +83,16 @@ def _add(table: Table, label: str, key: str, before: Metrics, after: Metrics, *,
     show = percent if key.endswith("_frac") else lambda value: number(value, digits)
     change = "" if key.endswith("_frac") else _change(before, after, key, digits)
     table.add_row(label, show(before.get(key)), show(after[key]), change)
+
+
+def _add_paired(table: Table, before: dict[str, float] | None, after: dict[str, float] | None) -> None:
+    """The difference on the problems that both evaluations scored, with its interval over problems."""
+    common = [problem for problem in before or {} if problem in (after or {})]
+    if before is None or after is None or not common:
+        return
+    found = paired_difference([before[p] for p in common], [after[p] for p in common])
+    change = f"{signed(found.mean, 3)} [{signed(found.low, 3)}, {signed(found.high, 3)}]"
+    table.add_row("  paired by problem", f"{found.won} up, {found.lost} down", change, "")
 
 
 def _change(before: Metrics, after: Metrics, key: str, digits: int = 3) -> str:
