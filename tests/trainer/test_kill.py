@@ -48,5 +48,6 @@ def test_ten_kills_in_a_row_leave_no_gap_and_no_double(tmp_path):
         resumed = subprocess.run(
             [*QAE, "train", "--resume", str(run), "--plain"], check=False, capture_output=True, text=True
         )
-        assert resumed.returncode == 0, resumed.stderr
+        # A kill after the last checkpoint leaves nothing to resume, and the command says so.
+        assert resumed.returncode == 0 or "has already done its 8 steps" in resumed.stderr, resumed.stderr
         assert comparable(run) == expected, f"attempt {attempt}"
