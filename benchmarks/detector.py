@@ -13,9 +13,15 @@ from statistics import median
 
 from entropy_curves import RECIPES, Curve, real_curves, simulate
 
-from qae.detect import Thresholds, detect_entropy
+from qae.detect import Thresholds, Verdict, detect_entropy
 
 KINDS = ("healthy", "explosion", "collapse", "oscillation")
+
+
+def judge(curve: Curve, end: int) -> Verdict:
+    """The verdict on the first `end` steps."""
+    metrics = {"outcome": curve.outcomes[:end]} if curve.outcomes else {}
+    return detect_entropy(range(end), curve.entropies[:end], metrics=metrics)
 
 
 def score(curves: list[Curve]) -> dict:
@@ -24,7 +30,7 @@ def score(curves: list[Curve]) -> dict:
     wrong: list[str] = []
     by_recipe: dict[str, list[bool]] = {}
     for curve in curves:
-        verdict = detect_entropy(range(len(curve.entropies)), curve.entropies)
+        verdict = judge(curve, len(curve.entropies))
         confusion[curve.label, verdict.kind] += 1
         by_recipe.setdefault(curve.name.split("/")[0], []).append(verdict.kind == curve.label)
         if verdict.kind != curve.label:
@@ -56,8 +62,8 @@ def live(curves: list[Curve], every: int = 4) -> dict:
     delays: list[float] = []
     for curve in curves:
         n = len(curve.entropies)
-        ends = range(8, n + 1, every)
-        first = next((e for e in ends if detect_entropy(range(e), curve.entropies[:e]).onset_step is not None), None)
+        ends = range(5, n + 1, every)
+        first = next((e for e in ends if judge(curve, e).onset_step is not None), None)
         if curve.label == "healthy":
             healthy += 1
             false_alarms += first is not None

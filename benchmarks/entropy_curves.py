@@ -20,6 +20,7 @@ class Curve:
     label: str
     entropies: list[float | None]
     onset: int | None = None
+    outcomes: list[float | None] | None = None
 
 
 Recipe = Callable[[random.Random, int, float], tuple[list[float], int | None]]
@@ -173,4 +174,4 @@ def real_curves() -> list[Curve]:
     """Curves of runs of our own trainer, labelled by eye before the detector saw them."""
     folder = Path(__file__).with_name("curves")
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return [Curve(r["name"], r["label"], r["entropies"], r.get("onset")) for r in records]
+    return [Curve(r["name"], r["label"], r["entropies"], r.get("onset"), r.get("outcomes")) for r in records]

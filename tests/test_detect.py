@@ -28,7 +28,7 @@ def test_a_climb_from_0p4_to_6p4_is_an_explosion() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.floats(0.0, 10.0), st.integers(8, 300))
+@given(st.floats(0.0, 10.0), st.integers(5, 300))
 def test_a_constant_is_healthy_at_any_level_and_length(level: float, n: int) -> None:
     verdict = detect_entropy(range(n), [level] * n)
     assert (verdict.kind, verdict.onset_step, verdict.alarm_step) == ("healthy", None, None)
@@ -71,6 +71,20 @@ def test_an_explosion_that_comes_back_is_still_told() -> None:
     assert "came back" in verdict.summary
 
 
+def test_a_small_rise_that_ruins_the_policy_is_an_explosion() -> None:
+    curve = [0.227, 0.256, 0.368, 0.337, 0.493, 0.476, 0.487]
+    ruined = {"outcome": [0.27, 0.17, 0.02, 0.06, 0.0, 0.0, 0.0]}
+    assert detect_entropy(range(7), curve).kind == "healthy"
+    assert detect_entropy(range(7), curve, metrics=ruined).kind == "explosion"
+    assert detect_entropy(range(7), curve, metrics={"outcome": [0.27] * 7}).kind == "healthy"
+    assert detect_entropy(range(7), curve, metrics={"outcome": [None, *ruined["outcome"][1:]]}).kind == "healthy"
+
+
+def test_a_pass_rate_that_falls_without_the_entropy_is_no_explosion() -> None:
+    verdict = detect_entropy(range(40), [0.4] * 40, metrics={"outcome": [0.5] * 20 + [0.0] * 20})
+    assert verdict.kind == "healthy"
+
+
 def test_steps_may_have_gaps() -> None:
     values = [0.4] * 20 + line(0.4, 3.0, 20)
     verdict = detect_entropy([10 * i for i in range(40)], values)
@@ -78,9 +92,9 @@ def test_steps_may_have_gaps() -> None:
 
 
 def test_too_few_values_are_unknown() -> None:
-    verdict = detect_entropy(range(10), [0.4, None, math.nan, 0.5, None, None, None, None, 0.4, 0.4])
+    verdict = detect_entropy(range(10), [0.4, None, math.nan, 0.5, None, None, None, None, 0.4, None])
     assert verdict.kind == "unknown"
-    assert verdict.summary == "Only 4 entropy values: at least 8 are needed to judge."
+    assert verdict.summary == "Only 3 entropy values: at least 5 are needed to judge."
     assert detect_entropy([], []).kind == "unknown"
 
 

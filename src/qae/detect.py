@@ -23,6 +23,9 @@ class Thresholds:
         min_points: fewer finite values than this give "unknown".
         explosion_ratio: level over the lowest settled level so far.
         explosion_rise_nats: and at least this much above it.
+        failing_ratio: takes the place of `explosion_ratio` while the pass rate (or the reward) has fallen to half of
+            what it was: a small rise that ruins the policy is an explosion.
+        failing_rise_nats: likewise.
         collapse_ratio: level over the highest settled level so far.
         collapse_level_nats: and not above this level.
         swing_ratio: high over low turn of a swing.
@@ -30,9 +33,11 @@ class Thresholds:
         swings: this many swings in alternating directions are an oscillation.
     """
 
-    min_points: int = 8
+    min_points: int = 5
     explosion_ratio: float = 2.0
     explosion_rise_nats: float = 0.2
+    failing_ratio: float = 1.5
+    failing_rise_nats: float = 0.1
     collapse_ratio: float = 0.2
     collapse_level_nats: float = 0.1
     swing_ratio: float = 1.7
@@ -65,6 +70,7 @@ class Verdict:
         kind: healthy, explosion, collapse, oscillation, or unknown where there is too little to judge.
         summary: one or two sentences.
         reference_nats: level of the first settled window.
+        start_nats: level at the onset, or at the first step if there is none.
         level_nats: level at the end.
         onset_step: where the change began.
         alarm_step: the first step at which the history so far was enough to say so.
@@ -76,6 +82,7 @@ class Verdict:
     kind: Kind
     summary: str
     reference_nats: float | None = None
+    start_nats: float | None = None
     level_nats: float | None = None
     onset_step: int | None = None
     alarm_step: int | None = None
@@ -143,7 +150,8 @@ def detect_entropy(
         text = f"Only {len(values)} entropy values: at least {thresholds.min_points} are needed to judge."
         return Verdict("unknown", text, missing=missing)
 
-    curve = _Curve(values, thresholds)
+    pass_rate = metrics.get("outcome") or metrics.get("reward") or [None] * len(steps)
+    curve = _Curve(values, [pass_rate[i] for i in rows], thresholds)
     kind, alarm = curve.judge()
     onset = curve.onset(kind, alarm)
     recovered = curve.recovered(kind, alarm)
@@ -157,14 +165,15 @@ def detect_entropy(
 
     verdict = Verdict(
         kind,
-        "",
-        curve.reference,
-        curve.levels[-1],
-        step(onset),
-        step(alarm),
-        step(recovered),
-        evidence,
-        missing,
+        summary="",
+        reference_nats=curve.reference,
+        start_nats=curve.levels[onset or 0],
+        level_nats=curve.levels[-1],
+        onset_step=step(onset),
+        alarm_step=step(alarm),
+        recovered_step=step(recovered),
+        evidence=evidence,
+        missing=missing,
     )
     return replace(verdict, summary=_summary(verdict))
 
@@ -196,14 +205,15 @@ def detect_from_metrics(metrics: Sequence[Mapping[str, Any]], *, thresholds: Thr
 class _Curve:
     """The smoothed curve and the levels that it is held against."""
 
-    def __init__(self, values: list[float], thresholds: Thresholds) -> None:
+    def __init__(self, values: list[float], pass_rate: Series, thresholds: Thresholds) -> None:
         n = len(values)
         self.limits = thresholds
-        self.window = max(5, min(21, n // 30 | 1))
+        self.window = 3 if n < 20 else max(5, min(21, n // 30 | 1))
         self.hold = self.window // 2 + 2
         self.levels = _running_median(values, self.window)
-        settled = max(6, min(40, n // 8))
+        settled = 3 if n < 20 else max(6, min(40, n // 8))
         self.low, self.high, self.reference = _settled_levels(self.levels, settled)
+        self.failing = _failing(pass_rate, self.window)
 
     def judge(self) -> tuple[Kind, int | None]:
         """The verdict and the index at which it could be given."""
@@ -211,12 +221,7 @@ class _Curve:
         turns = self._turns()
         if len(turns) > limits.swings and not self._breaks_out(turns):
             return "oscillation", turns[limits.swings]
-        up = self._sustained(
-            [
-                x >= limits.explosion_ratio * low and x - low >= limits.explosion_rise_nats
-                for x, low in zip(self.levels, self.low, strict=True)
-            ]
-        )
+        up = self._sustained([self._is_high(i) for i in range(len(self.levels))])
         down = self._sustained(
             [
                 x < limits.collapse_ratio * high and x <= limits.collapse_level_nats
@@ -228,6 +233,12 @@ class _Curve:
         if down is None or (up is not None and up <= down):
             return "explosion", up
         return "collapse", down
+
+    def _is_high(self, i: int) -> bool:
+        limits = self.limits
+        ratio = limits.failing_ratio if self.failing[i] else limits.explosion_ratio
+        rise = limits.failing_rise_nats if self.failing[i] else limits.explosion_rise_nats
+        return self.levels[i] >= ratio * self.low[i] and self.levels[i] - self.low[i] >= rise
 
     def onset(self, kind: Kind, alarm: int | None) -> int | None:
         """Where the change that led to the alarm began."""
@@ -329,6 +340,18 @@ def _settled_levels(levels: list[float], window: int) -> tuple[list[float], list
     return lows, highs, medians[0] if reference is None else reference
 
 
+def _failing(pass_rate: Series, window: int) -> list[bool]:
+    """Where the smoothed pass rate is at most half of its best so far; nowhere if it was not logged throughout."""
+    known = [float(x) for x in pass_rate if x is not None and _finite(x)]
+    if not known or len(known) < len(pass_rate):
+        return [False] * len(pass_rate)
+    best, found = 0.0, list[bool]()
+    for rate in _running_median(known, window):
+        best = max(best, rate)
+        found.append(best > 0.05 and rate <= 0.5 * best)
+    return found
+
+
 def _hinge(y: list[float]) -> int:
     """The index t at which "constant up to t, then a straight line" fits `y` best by least squares."""
     n, mean = len(y), sum(y) / len(y)
@@ -357,13 +380,14 @@ def _evidence(metrics: Mapping[str, Series], onset: int) -> list[Evidence]:
 
 
 def _summary(verdict: Verdict) -> str:
-    reference, level = verdict.reference_nats or 0.0, verdict.level_nats or 0.0
+    start, level = verdict.start_nats or 0.0, verdict.level_nats or 0.0
     if verdict.kind == "healthy":
-        return f"Entropy stayed healthy: {reference:.2g} nats once it had settled, {level:.2g} at the end."
+        return f"Entropy stayed healthy: {start:.2g} nats at the start, {level:.2g} at the end."
     if verdict.kind == "oscillation":
-        return f"Entropy swings up and down, from step {verdict.onset_step} on, around {reference:.2g} nats."
+        where = f"from step {verdict.onset_step} on"
+        return f"Entropy swings up and down {where}: {start:.2g} nats there, {level:.2g} at the end."
     verb = "exploded" if verdict.kind == "explosion" else "collapsed"
-    text = f"Entropy {verb}: it left {reference:.2g} nats at about step {verdict.onset_step}"
+    text = f"Entropy {verb}: it left {start:.2g} nats at about step {verdict.onset_step}"
     if verdict.recovered_step is not None:
         return f"{text} and came back at step {verdict.recovered_step}."
     return f"{text} and stood at {level:.2g} at the end."
