@@ -80,6 +80,7 @@ def test_a_run_leaves_what_the_design_says(policy_dir, tmp_path):
     assert [(m["step"], "eval/pass@1" in m) for m in metrics] == [
         (0, True), (1, False), (2, False), (2, True), (3, False), (4, False), (4, True),
     ]  # fmt: skip
+    assert sum(metrics[0]["eval/rates"].values()) / 4 == pytest.approx(metrics[0]["eval/pass@1"])
     step = metrics[1]
     assert step["groups/kept"] == 6
     assert step["updates"] == 2

@@ -43,7 +43,8 @@ def evaluate_heldout(
     Returns:
         Metrics by name: eval/pass@1, eval/pass@1_low, eval/pass@1_high (95%, bootstrap over problems),
         eval/pass@K, eval/pass@1/<level>, eval/entropy (nats a token), eval/mean_length (tokens),
-        eval/truncated_frac, eval/problems, eval/samples.
+        eval/truncated_frac, eval/problems, eval/samples, and eval/rates: each problem's pass rate by id, so that
+        two evaluations can be paired by problem.
     """
     completions = engine.generate(
         [task.encode(item, tokenizer) for item in items],
@@ -73,6 +74,7 @@ def evaluate_heldout(
         "eval/pass@1": interval.mean,
         "eval/pass@1_low": interval.low,
         "eval/pass@1_high": interval.high,
+        "eval/rates": {item.id: rate for (item, _), rate in zip(scored, rates, strict=True)},
     }
     if samples > 1:
         best = [pass_at_k(len(o), sum(x >= 1.0 for x in o), min(samples, len(o))) for _, o in scored]
