@@ -109,6 +109,27 @@ def test_a_hostile_name_and_config_stay_text(tmp_path: Path) -> None:
     assert "<img src=x" not in text
 
 
+def test_pass_at_k_and_changes_come_from_the_problems_rates(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run")
+    for step, rates in [(0, [0.0, 0.25, 0.5, 0.5]), (5, [0.25, 0.5, 0.5, 1.0])]:
+        found = {f"p{i}": rate for i, rate in enumerate(rates)}
+        line = {"step": step, "eval/pass@1": sum(rates) / 4, "eval/samples": 4, "eval/rates": found}
+        writer.append_metrics(line)
+    (first, last) = payload(write_report([tmp_path / "run"], tmp_path / "r.html"))["runs"][0]["evals"]
+    assert first["eval/pass@2"] == pytest.approx((0 + 1 / 2 + 5 / 6 + 5 / 6) / 4, rel=1e-4)
+    assert last["eval/pass@4"] == 1.0
+    assert first["eval/pass@2_low"] < first["eval/pass@2"] < first["eval/pass@2_high"]
+    assert "eval/rates" not in first
+    text = write_markdown([tmp_path / "run"])
+    assert "+25.0 points" in text and "better on 3 problems and worse on 0" in text
+
+
+def test_arms_are_compared_on_the_same_problems(runs: dict[str, Path]) -> None:
+    lines = write_markdown([runs["quantile-0"], runs["quantile-1"], runs["mean-0"]]).splitlines()
+    assert "after, against quantile K=0.4" in lines[0]
+    assert re.search(r"\| [+-]\d+\.\d points \(-?\d", lines[3])
+
+
 def test_an_explosion_is_told_with_its_evidence(runs: dict[str, Path]) -> None:
     text = write_markdown([runs["k80"]])
     assert re.search(r"Entropy exploded: it left 0\.2\d? nats at about step (1\d|2\d)", text)

@@ -11,7 +11,8 @@ from typing import Any
 
 from qae.records import ReadTally, atomic_write, to_json
 from qae.report.blocks import legend_html, notes_html, overview_html, subtitle, viewer_html
-from qae.report.runs import Arm, arms_of, is_number, read_run, rounded, series_of
+from qae.report.heldout import with_pass_at_k
+from qae.report.runs import Arm, Run, arms_of, is_number, read_run, rounded, series_of
 from qae.report.samples import samples_of
 from qae.report.whatif import what_if_html
 
@@ -85,12 +86,19 @@ def _run_data(arms: list[Arm], points: int) -> list[dict[str, Any]]:
             "label": arm.label + (f", seed {run.seed}" if len(arm.runs) > 1 else ""),
             "seed": run.seed,
             "series": series_of(run, points=max(50, min(600, points))),
-            "evals": [{k: rounded(v) for k, v in line.items() if is_number(v)} for line in run.evals],
+            "evals": [{k: rounded(v) for k, v in line.items()} for line in _evals(run)],
             "verdict": {"kind": run.verdict.kind, "onset": run.verdict.onset_step},
         }
         for arm in arms
         for run in arm.runs
     ]
+
+
+def _evals(run: Run) -> list[dict[str, float]]:
+    """Numbers of the evaluations; pass@k with intervals for the first and the last, which are drawn."""
+    last = len(run.evals) - 1
+    plain = [{k: float(v) for k, v in line.items() if is_number(v)} for line in run.evals]
+    return [with_pass_at_k(run.evals[i]) if i in (0, last) else line for i, line in enumerate(plain)]
 
 
 def _arm_data(arms: list[Arm]) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from qae.detect import Evidence
+from qae.evaluation.estimators import PairedDifference
+from qae.report.heldout import against_first, change_of
 from qae.report.runs import Arm, Run, is_number
 
 VERDICTS = {
@@ -50,7 +52,18 @@ def table(arms: list[Arm]) -> tuple[list[str], list[list[str]]]:
         "run", "seeds", "steps", "pass@1 before", "pass@1 after", "change", "entropy first / last (nats)",
         "entropy", "zero advantage", "tokens in update", "time",
     ]  # fmt: skip
-    return header, [_row(arm) for arm in arms]
+    rows = [_row(arm) for arm in arms]
+    against = against_first(arms)
+    if any(against):
+        header.insert(6, f"after, against {arms[0].label}")
+        for row, paired in zip(rows, against, strict=True):
+            row.insert(6, points(paired) if paired else "-")
+    return header, rows
+
+
+def points(paired: PairedDifference) -> str:
+    """A paired difference as +3.1 points (1.0 to 5.2)."""
+    return f"{100 * paired.mean:+.1f} points ({100 * paired.low:.1f} to {100 * paired.high:.1f})"
 
 
 def duration(seconds: float | None) -> str:
@@ -100,7 +113,14 @@ def _pass_rate(run: Run) -> str:
     on = f" on {problems} held-out problems x {samples} samples" if problems and samples else ""
     if len(run.evals) == 1:
         return f"pass@1{on}: {before} (a single evaluation)."
-    return f"pass@1{on} went from {before} to {after}: {_judge(before, after)}."
+    paired = change_of(run)
+    if paired is None:
+        return f"pass@1{on} went from {before} to {after}: {_judge(before, after)}."
+    verdict = "clearly up" if paired.low > 0 else "clearly down" if paired.high < 0 else "no clear change"
+    return (
+        f"pass@1{on} went from {before} to {after}, {verdict}: {points(paired)} paired by problem, "
+        f"better on {paired.won} problems and worse on {paired.lost}."
+    )
 
 
 def _judge(before: Rate, after: Rate) -> str:
@@ -165,6 +185,7 @@ def _row(arm: Arm) -> list[str]:
     pairs = [pass_at_1(run) for run in runs]
     before, after = [p[0] for p in pairs], [p[1] for p in pairs]
     changes = [b.value - a.value for a, b in pairs if a and b]
+    paired = change_of(runs[0]) if len(runs) == 1 else None
     entropies = [run.values("entropy") for run in runs]
     levels = [[e[0] for e in entropies if e], [x for e in entropies if (x := last_part(e)) is not None]]
     verdicts = [VERDICTS[run.verdict.kind] for run in runs]
@@ -175,7 +196,7 @@ def _row(arm: Arm) -> list[str]:
         _spread([float(len(run.train)) for run in runs], lambda x: f"{x:.0f}"),
         _rates(before),
         _rates(after),
-        _spread(changes, lambda x: f"{100 * x:+.1f} points"),
+        points(paired) if paired else _spread(changes, lambda x: f"{100 * x:+.1f} points"),
         " / ".join(f"{fmean(e):.2g}" if e else "-" for e in levels),
         ", ".join(counted),
         _spread([fmean(v) for run in runs if (v := run.values("advantage/zero_frac_mixed"))], lambda x: f"{x:.0%}"),
