@@ -12,7 +12,7 @@ HEADING_EVERY = 25
 HEARTBEAT_SECONDS = 20.0
 COLUMNS = (
     ("step", 11), ("pass", 6), ("entropy", 8), ("hard", 5), ("easy", 5), ("flat", 5), ("zero", 5),
-    ("clip -/+", 11), ("grad", 8), ("tok/s", 7), ("left", 6),
+    ("clip -/+", 12), ("grad", 8), ("tok/s", 7), ("left", 6),
 )  # fmt: skip
 
 

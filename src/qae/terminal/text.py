@@ -42,15 +42,17 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A share in per cent: whole from 10 on, one decimal below.
+    """A share in per cent: whole from 10 on, one decimal below; only nothing is 0%.
 
     Example:
-        >>> percent(0.742), percent(0.0042), percent(0.0), percent(None)
-        ('74%', '0.4%', '0%', '-')
+        >>> percent(0.742), percent(0.0042), percent(0.00001), percent(0.0), percent(None)
+        ('74%', '0.4%', '<0.1%', '0%', '-')
     """
     if fraction is None:
         return "-"
     value = 100 * fraction
+    if 0 < value < 0.05:
+        return "<0.1%"
     return f"{value:.0f}%" if value >= 9.95 or value == 0 else f"{value:.1f}%"
 
 
