@@ -1,0 +1,71 @@
+"""A user's own problems, reward function and model directory, end to end: what `qwen3-0.6b-gsm8k` does with the Hub."""
+
+import json
+
+import pytest
+from tiny_qwen3 import build_tiny_qwen3
+from transformers import AutoModelForCausalLM
+
+from qae.records import read_metrics, read_rollouts
+from qae.trainer.config import TrainConfig
+from qae.trainer.loop import train
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A directory with a model, 40 problems in GSM8K's columns, and a module with a reward."""
+    build_tiny_qwen3(tmp_path / "model")
+    problems = [
+        {"question": f"What is {i} + {i + 1}?", "answer": f"It is {i}+{i + 1}\n#### {2 * i + 1}"} for i in range(40)
+    ]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(p) + "\n" for p in problems))
+    (tmp_path / "my_reward.py").write_text(
+        "def short_words(completion, answer):\n    assert answer.startswith('It is')\n"
+        "    return float(sum(map(str.isalpha, completion)) >= 6)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_own_data_reward_and_model_train(project):
+    recipe = "qwen3-0.6b-gsm8k"
+    config = TrainConfig.load(
+        recipe,
+        "policy.path=model",
+        "task.path=problems.jsonl",
+        "task.grader=python:my_reward.short_words",
+        "task.eval_path=null",
+        "task.subset=null",
+        "task.heldout=0.2",
+        "algorithm.overlong.buffer_tokens=4",
+        "rollout.prompts=4",
+        "rollout.group_size=4",
+        "rollout.max_tokens=16",
+        "update.minibatches=2",
+        "update.lr=1e-3",
+        "steps=2",
+        "eval.problems=3",
+        "eval.samples=2",
+    )
+    run = train(config, run_dir=project / "run")
+    steps = [m for m in read_metrics(run) if "reward" in m]
+    assert [m["groups/kept"] for m in steps] == [4, 4]
+    assert all(m["grad_norm"] > 0 and m["logprob_gap_max"] < 1e-3 for m in steps)
+    rollout = next(read_rollouts(run / "rollouts" / "000001.jsonl"))
+    assert rollout.prompt.startswith("system: Solve the problem step by step.") or "What is" in rollout.prompt
+    assert AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "000002").config.model_type == "qwen3"
+
+
+def test_a_failing_reward_names_itself_and_the_row(project):
+    (project / "broken_reward.py").write_text("def f(completion, answer):\n    raise KeyError('oops')\n")
+    config = TrainConfig.load(
+        {},
+        "policy.path=model",
+        "task.path=problems.jsonl",
+        "task.prompt=question",
+        "task.grader=python:broken_reward.f",
+        "eval.problems=0",
+        "rollout.max_tokens=8",
+    )
+    with pytest.raises(RuntimeError, match=r"broken_reward\.f"):
+        train(config, run_dir=project / "run")
