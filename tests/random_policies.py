@@ -76,7 +76,9 @@ MODELS = {
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, n_positions=128, eos_token_id=EOS, bos_token_id=None)
+        GPT2Config(
+            vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, n_positions=128, eos_token_id=EOS, bos_token_id=None
+        )
     ),
 }
 FUSED = [name for name in MODELS if name != "gpt2"]

@@ -201,7 +201,8 @@ def test_dropping_rows_of_advantage_zero_changes_no_other_row(name, batch):
     whole = gradient(name, batch, **({"selected": nothing} if "cov" in name else {}))
     part = gradient(name, batch.rows(kept), **({"selected": nothing[kept]} if "cov" in name else {}))
     for a, b in zip(part, whole, strict=True):
-        torch.testing.assert_close(a, b[kept], rtol=0, atol=0)
+        # One rounding: a vectorised exponential may differ by an ulp between its body and its tail.
+        torch.testing.assert_close(a, b[kept], rtol=1e-15 if a.dtype == torch.float64 else 3e-7, atol=0)
         assert not b[~kept].any()
 
 

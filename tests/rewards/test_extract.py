@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,16 +26,10 @@ def test_thinking_tags(tag):
 @pytest.mark.parametrize(
     "unit", ["answer ", "answer:", r"\boxed{", "not the ", " \\", "1,", "-", "$", "####", "<think>"]
 )
-def test_searching_takes_linear_time(unit):
-    def seconds(length):
-        text = unit * (length // len(unit)) + " 4"
-        begin = time.process_time()
-        extract_answer(text)
-        return time.process_time() - begin
-
-    seconds(1_000)
-    short, long = max(seconds(20_000), 2e-3), seconds(320_000)
-    assert long < 80 * short
+def test_a_long_text_is_searched_to_its_end(unit):
+    """A search that goes back over the text would not end within the time limit of a test."""
+    short, long = (extract_answer(unit * (length // len(unit)) + " 4") for length in (700, 320_000))
+    assert (short is None) == (long is None)
 
 
 PIECES = st.sampled_from(

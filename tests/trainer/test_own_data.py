@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from tiny_qwen3 import build_tiny_qwen3
 from transformers import AutoModelForCausalLM
 
 from qae.records import read_metrics, read_rollouts
 from qae.trainer.config import TrainConfig
 from qae.trainer.loop import train
+from tiny_qwen3 import build_tiny_qwen3
 
 
 @pytest.fixture
