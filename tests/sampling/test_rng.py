@@ -41,7 +41,7 @@ def test_a_position_for_each_row_equals_one_for_all():
 def test_uniforms_are_uniform_over_rows_and_over_positions():
     keys = torch.tensor([row_key(0, step, row) for step in range(20) for row in range(100)])
     over_rows = torch.cat([uniform_pairs(keys, p) for p in range(10)])
-    one_row = torch.cat([uniform_pairs(keys[:1], p) for p in range(20_000)])
+    one_row = uniform_pairs(keys[:1].repeat(20_000), torch.arange(20_000))
     for sample in (over_rows, one_row):
         counts = (sample * 32).long().flatten().bincount(minlength=32).double()
         expected = counts.sum() / 32

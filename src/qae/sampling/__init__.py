@@ -34,4 +34,8 @@ def make_engine(name: str, policy: Policy, **options: Any) -> Engine:
             if why_not_fused(policy.model) is None
             else ForwardEngine(policy, **options)
         )
+    if name == "vllm":
+        from qae.sampling.vllm import VllmEngine
+
+        return VllmEngine(policy, **options)
     raise ValueError(f"rollout engine {name!r} is unknown: choose one of {', '.join(ENGINES)}")

@@ -26,7 +26,7 @@ class Finish:
         self._tokenizer = tokenizer
         self._max_tokens = params.max_tokens
         special = {s: i for s in params.stop if (i := _special_id(tokenizer, s)) is not None}
-        self._end_ids = frozenset(eos_ids) | frozenset(special.values())
+        self.end_ids = frozenset(eos_ids) | frozenset(special.values())
         self._stop = tuple(s for s in params.stop if s not in special)
         self._last_characters = frozenset(s[-1] for s in self._stop)
         self._tail = _TAIL_TOKENS + max(map(len, self._stop), default=0)
@@ -35,7 +35,7 @@ class Finish:
     def ended(self, token_ids: list[int]) -> bool:
         """True if the row's newest token is its last one."""
         token = token_ids[-1]
-        if token in self._end_ids or len(token_ids) >= self._max_tokens:
+        if token in self.end_ids or len(token_ids) >= self._max_tokens:
             return True
         if not self._stop:
             return False
@@ -50,7 +50,7 @@ class Finish:
 
     def completion(self, prompt_index: int, token_ids: list[int], logprobs: Tensor, entropies: Tensor) -> Completion:
         """The finished row as a `Completion`."""
-        ended_by_id = token_ids[-1] in self._end_ids
+        ended_by_id = token_ids[-1] in self.end_ids
         text = self._decode(token_ids[:-1] if ended_by_id else token_ids)
         cut = None if ended_by_id else self._cut(text)
         return Completion(
