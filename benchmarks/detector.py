@@ -92,20 +92,18 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     if options.tune:
-        tuning = {
-            **score(simulated(1, options.per_recipe)),
-            "live": live(simulated(1, options.per_recipe // 10)),
-        }
-        print(json.dumps(tuning, indent=1))
+        curves = simulated(1, options.per_recipe)
+        shown = {**score(curves), "live": live(curves[::10]), "real": score(real_curves("tuning"))}
+        print(json.dumps(shown, indent=1))
         return
-    held_out, real = score(simulated(0, options.per_recipe)), score(real_curves())
+    held_out, real = score(simulated(0, options.per_recipe)), score(real_curves("held_out"))
     result = {
         "benchmark": "detector",
         "python": platform.python_version(),
         "thresholds": vars(Thresholds()),
         "simulated_held_out": {**held_out, "wrong": held_out["wrong"][:20]},
         "simulated_held_out_live": live(simulated(0, options.per_recipe // 10)),
-        "real": real,
+        "real_held_out": real,
         "seconds": round(time.perf_counter() - start, 2),
     }
     print(json.dumps(result, indent=1))

@@ -170,8 +170,12 @@ def simulate(recipe: str, seed: int) -> Curve:
     return Curve(f"{recipe}/{seed}", label, entropies, onset)
 
 
-def real_curves() -> list[Curve]:
-    """Curves of runs of our own trainer, labelled by eye before the detector saw them."""
+def real_curves(half: str) -> list[Curve]:
+    """Curves of runs of our own trainer, labelled by eye; those of "held_out" before the detector saw them."""
     folder = Path(__file__).with_name("curves")
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return [Curve(r["name"], r["label"], r["entropies"], r.get("onset"), r.get("outcomes")) for r in records]
+    return [
+        Curve(r["name"], r["label"], r["entropies"], r.get("onset"), r["outcomes"])
+        for r in records
+        if r["half"] == half
+    ]
