@@ -201,6 +201,25 @@ def test_what_cannot_be_served_is_refused(name, prompts, row_prompt, params, mes
         engine.generate(prompts, row_prompt, [1], SamplingParams(**({"max_tokens": 4} | params)))
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_weights_that_are_not_finite_are_said(name):
+    policy = make_policy(name)
+    with torch.no_grad():
+        next(policy.model.parameters()).fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="NaN or infinite numbers"):
+        sample(policy, RAGGED)
+
+
+def test_rows_at_a_time_follow_the_memory_for_keys_and_values(llama):
+    row_prompt, keys = rows(RAGGED, 3)
+    per_row = 2 * 2 * 2 * 8 * (40 + 16) * 4  # layers, k and v, heads, head_dim, tokens, bytes
+    engine = make_engine("builtin", llama, cache_gb=2.5 * per_row / 2**30)
+    few = engine.generate(RAGGED, row_prompt, keys, SamplingParams(max_tokens=16))
+    assert engine._rows(RAGGED, row_prompt, SamplingParams(max_tokens=16)) == 2
+    whole = make_engine("builtin", llama).generate(RAGGED, row_prompt, keys, SamplingParams(max_tokens=16))
+    assert [c.token_ids for c in few] == [c.token_ids for c in whole]
+
+
 def test_an_unknown_engine_names_the_known(llama):
     with pytest.raises(ValueError, match="'sglang' is unknown: choose one of builtin, vllm"):
         make_engine("sglang", llama)

@@ -23,8 +23,10 @@ class BuiltinEngine:
 
     Args:
         policy: for which `why_not_fused(policy.model)` is None.
-        max_rows: completions decoded at the same time; None: as many as `cache_gb` holds, 256 at most.
-        cache_gb: memory for keys and values in 2^30 bytes.
+        max_rows: completions decoded at the same time; None: as many as the memory for keys and values holds,
+            256 at most on a CPU and 1024 elsewhere.
+        cache_gb: that memory in 2^30 bytes; None: 4, or a quarter of a GPU's memory. Never what happens to be free:
+            the number of rows changes how sums are rounded, and a run has to be repeatable.
         prefill_tokens: prompt tokens computed in one forward pass.
     """
 
@@ -33,14 +35,14 @@ class BuiltinEngine:
         policy: Policy,
         *,
         max_rows: int | None = None,
-        cache_gb: float = 4.0,
+        cache_gb: float | None = None,
         prefill_tokens: int = 4096,
     ) -> None:
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}: it must be at least 1")
         self._policy = policy
         self._max_rows = max_rows
-        self._cache_bytes = cache_gb * 2**30
+        self._cache_bytes = 2**30 * (_cache_gb(policy.device) if cache_gb is None else cache_gb)
         self._prefill_tokens = prefill_tokens
         self._decoder: Decoder | None = None
 
@@ -87,7 +89,14 @@ class BuiltinEngine:
         w = self._decoder.weights
         tokens = max(len(prompts[i]) for i in row_prompt) + params.max_tokens
         per_row = 2 * len(w.layers) * w.key_heads * w.head_dim * tokens * self._decoder.dtype.itemsize
-        return max(1, min(256, len(row_prompt), int(self._cache_bytes // per_row)))
+        most = 256 if self._decoder.device.type == "cpu" else 1024
+        return max(1, min(most, len(row_prompt), int(self._cache_bytes // per_row)))
+
+
+def _cache_gb(device: torch.device) -> float:
+    if device.type != "cuda":
+        return 4.0
+    return torch.cuda.get_device_properties(device).total_memory / 2**30 / 4
 
 
 class _Prompts:
@@ -100,6 +109,7 @@ class _Prompts:
         self._done: dict[int, tuple[Cache, Tensor, int]] = {}
         # The last token of a prompt is never part of the prefix: its hidden state gives the first logits.
         shared = _common_prefix([prompts[i] for i in order])
+        self._shared = shared
         self._suffix = {i: prompts[i][shared:] for i in order}
         self.prefix = None
         if shared:
@@ -124,7 +134,9 @@ class _Prompts:
         longest = self.length(chunk[0])
         while self._waiting:
             longest = max(longest, self.length(self._waiting[0]))
-            if longest * (len(chunk) + 1) > self._chunk_tokens:
+            count = len(chunk) + 1
+            # The second bound is on the copies of the prefix's keys that the prompts of a chunk attend to.
+            if count * longest > self._chunk_tokens or count * (longest + self._shared) > 8 * self._chunk_tokens:
                 break
             chunk.append(self._waiting.popleft())
         longest = max(map(self.length, chunk))

@@ -50,6 +50,11 @@ class Finish:
 
     def completion(self, prompt_index: int, token_ids: list[int], logprobs: Tensor, entropies: Tensor) -> Completion:
         """The finished row as a `Completion`."""
+        if not bool(logprobs.isfinite().all()):
+            raise FloatingPointError(
+                f"a log-prob of a completion of prompt {prompt_index} is not finite: the policy's weights hold NaN or "
+                "infinite numbers. Go back to an earlier checkpoint, with a smaller update.lr"
+            )
         ended_by_id = token_ids[-1] in self.end_ids
         text = self._decode(token_ids[:-1] if ended_by_id else token_ids)
         cut = None if ended_by_id else self._cut(text)
