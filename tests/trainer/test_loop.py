@@ -147,11 +147,11 @@ def test_stop_request_finishes_the_step_saves_and_says_how_to_go_on(policy_dir, 
             os.kill(os.getpid(), signal.SIGINT)
 
     interrupted, events = [], Events(interrupt)
-    run = tmp_path / "stopped"
+    run, handler = tmp_path / "stopped", signal.getsignal(signal.SIGINT)
     with pytest.raises(loop.Interrupted, match=r"stopped after step 1; continue with `qae train --resume .*stopped`"):
         loop.train(config(policy_dir, "checkpoint.every=0"), run_dir=run, observer=events)
     assert any("stopping after this step" in text for text in events.texts("note"))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     loop.train(config(policy_dir, "checkpoint.every=0"), resume=run)
     assert comparable(run) == comparable(whole)
 
