@@ -106,7 +106,7 @@ def test_named_columns_and_levels(tmp_path):
         (lambda f: load_benchmark("aime23"), "benchmark 'aime23' is unknown: choose from aime24, aime25, amc23"),
         (lambda f: load_data(str(f)), "no column looks like the prompt .*its columns are text, answer"),
         (lambda f: load_data(str(f), prompt="txt"), "no column 'txt', did you mean 'text'"),
-        (lambda f: load_data(str(f), prompt="answer"), "row 1, column answer must be text or a list of messages"),
+        (lambda f: load_data(str(f), prompt="answer"), "row 1: answer must be text or a list of messages"),
     ],
 )
 def test_errors(call, text, tmp_path):

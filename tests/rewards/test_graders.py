@@ -56,7 +56,11 @@ def test_regex_takes_the_last_match_and_the_named_group():
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("maths", "grader 'maths' does not exist: choose from exact, math, numeric, regex or python:module.function"),
+        (
+            "maths",
+            "grader 'maths' does not exist: choose from exact, last_number, math, numeric, regex or "
+            "python:module.function",
+        ),
         ({"tolerance": 1}, "needs a name: choose from"),
         ({"name": "numeric", "tolerence": 1}, "grader 'numeric' with settings .*tolerence"),
         ({"name": "numeric", "tolerance": -1}, "tolerance=-1 must be a finite number >= 0"),

@@ -1,7 +1,8 @@
 import pytest
 
 from qae.rewards.grader import Grader
-from qae.rewards.text import ExactGrader, LastNumberGrader
+from qae.rewards.simple import ExactGrader
+from qae.rewards.text import LastNumberGrader
 
 
 @pytest.mark.parametrize(

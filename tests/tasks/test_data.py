@@ -51,7 +51,7 @@ def test_each_pass_goes_through_all_rows_in_an_order_of_its_own(jsonl):
 
 
 def test_a_prompt_is_on_one_side_of_the_split_however_often_it_occurs(tmp_path):
-    task = make(write_jsonl(tmp_path / "double.jsonl", ROWS + ROWS[::-1]))
+    task = make(write_jsonl(tmp_path / "double.jsonl", ROWS + ROWS[::-1]), merge_copies=False)
     heldout = task.heldout_items(1000)
     assert len({item.id for item in heldout}) == len(heldout)
     assert not {item.id for item in heldout} & {task.train_item(i).id for i in range(task.size)}
@@ -80,7 +80,8 @@ def test_graders_by_name(jsonl):
     item = make(jsonl).train_item(0)
     completions = [item.answer, f"It is {item.answer}.", "nothing"]
     pairs = [(item, completion) for completion in completions]
-    assert [g.outcome for g in make(jsonl).grade(pairs)] == [1.0, 0.0, 0.0]
+    assert [g.outcome for g in make(jsonl, grader="exact").grade(pairs)] == [1.0, 0.0, 0.0]
+    assert [g.outcome for g in make(jsonl).grade(pairs)] == [1.0, 1.0, 0.0]
     assert [g.outcome for g in make(jsonl, grader="last_number").grade(pairs)] == [1.0, 1.0, 0.0]
 
 
@@ -199,7 +200,7 @@ def test_paths_that_are_no_data(tmp_path, monkeypatch, path, message):
 
 
 def test_wrong_options_say_what_would_be_right(jsonl):
-    with pytest.raises(ValueError, match=r"task.grader=mth: must be exact, last_number or python:module.function"):
+    with pytest.raises(ValueError, match=r"task.grader: grader 'mth' does not exist: choose from exact, last_number"):
         make(jsonl, grader="mth")
     with pytest.raises(ValueError, match=r"task.anser: no option of task data, did you mean 'answer'\?"):
         make(jsonl, anser="gold")

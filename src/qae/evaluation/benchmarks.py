@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qae.tasks.columns import ANSWER_COLUMNS, LEVEL_COLUMNS, PROMPT_COLUMNS, gold_text, guess_column, has_column
 from qae.tasks.copies import Copies, merge_copies
+from qae.tasks.prompts import read_prompt
 from qae.tasks.rows import column, read_rows
 from qae.tasks.task import Item
 
@@ -148,7 +149,7 @@ def problems_of(
     level_column = has_column(rows[0], LEVEL_COLUMNS)
     items: list[Item] = []
     for number, row in enumerate(rows, start=1):
-        text = _prompt(column(dict(row), prompt_column, where), f"{where}, row {number}, column {prompt_column}")
+        text = read_prompt(column(dict(row), prompt_column, where), "", f"{where}, row {number}: {prompt_column}")
         gold = gold_text(column(dict(row), answer_column, where))
         level = gold_text(row.get(level_column)) if level_column else ""
         items.append(Item(hashlib.sha256(repr(text).encode()).hexdigest()[:16], text, gold, level))
@@ -156,16 +157,3 @@ def problems_of(
     if not kept:
         raise ValueError(f"{where}: no problem is left of {len(items)} rows; {copies}")
     return ProblemSet(name, tuple(kept), copies, (str(copies),) if str(copies) else ())
-
-
-def _prompt(value: object, where: str) -> str | tuple[dict[str, str], ...]:
-    if isinstance(value, str) and value.strip():
-        return value
-    if isinstance(value, (list, tuple)):
-        messages = [cast(Mapping[str, Any], m) for m in cast(Sequence[object], value) if isinstance(m, Mapping)]
-        found = tuple(
-            {"role": str(m["role"]), "content": str(m["content"])} for m in messages if {"role", "content"} <= set(m)
-        )
-        if found and len(found) == len(cast(Sequence[object], value)):
-            return found
-    raise ValueError(f"{where} must be text or a list of messages with role and content, got {str(value)[:60]!r}")

@@ -36,9 +36,8 @@ _JOINING_WORDS = frozenset(("and", "or"))
 def extract_answer(completion: str, methods: Sequence[str] = DEFAULT_METHODS) -> str | None:
     r"""The final answer of a completion: the first of `methods` that finds one decides.
 
-    - `boxed`: the last `\boxed{}` (or `\fbox{}`). Boxes joined by nothing but commas, "and", "or" or line
-    breaks are one
-      list. A last box that is cut off is no answer, whatever stands before it.
+    - `boxed`: the last `\boxed{}` (or `\fbox{}`). Boxes joined by nothing but commas, "and", "or" or line breaks are
+      one list. A last box that is cut off is no answer, whatever stands before it.
     - `tag`: the last complete `<answer>...</answer>`.
     - `hash`: the rest of the last line that starts with `####`.
     - `answer_line`: what follows the last "Answer:" or "answer is", to the end of the sentence.

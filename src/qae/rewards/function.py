@@ -28,14 +28,12 @@ class RewardFunctionError(RuntimeError):
 class FunctionGrader:
     """Grades with a function of the user, whose shape is recognised by its parameters.
 
-    - `completions` among them: TRL. Called once with lists: `completions`, `prompts`, `answer` and every
-      further
+    - `completions` among them: TRL. Called once with lists: `completions`, `prompts`, `answer` and every further
       column, as far as the function takes them. With chat prompts each completion is a list of one assistant
       message, as in TRL. It returns a list of numbers or None.
-    - `solution_str`: verl. Called for each row with `data_source`, `solution_str`, `ground_truth`,
-      `extra_info`,
-      as far as it takes them. It returns a number, or a dict with `score` and optionally `acc`.
-      `solution_strs`: the same with lists.
+    - `solution_str`: verl. Called for each row with `data_source`, `solution_str`, `ground_truth`, `extra_info`, as
+      far as it takes them. It returns a number, or a dict with `score` and optionally `acc`. `solution_strs`: the
+      same with lists.
     - two required parameters of other names: called for each row as f(completion, answer).
 
     None or NaN means "not scored": the row stays out of its group. The outcome is 1 where the reward (or

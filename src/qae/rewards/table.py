@@ -1,12 +1,13 @@
 """The graders by name, and how a config asks for one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from qae.rewards.function import PREFIX, FunctionGrader
 from qae.rewards.grader import Grader
 from qae.rewards.math import MathGrader
 from qae.rewards.simple import ExactGrader, NumericGrader, RegexGrader
+from qae.rewards.text import LastNumberGrader
 from qae.rewards.weighted import Part, WeightedGrader
 
 GraderSpec = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
@@ -16,11 +17,12 @@ _PART_KEYS = ("weight", "none", "label")
 def make_grader(spec: GraderSpec) -> Grader:
     """The grader that a config asks for.
 
-    - a name: "math", "exact", "numeric", "regex", or "python:module.function"; - a mapping with `name` and
-    the grader's own settings: {"name": "numeric", "tolerance": 0.01}; - a list of those: their weighted sum,
-    the verifier first; each may also have `weight` (1), `none` and `label`.
-      None of a named grader leaves the row unscored, None of a function leaves out that term, unless `none`
-      says otherwise.
+    - a name: "math", "exact", "last_number", "numeric", "regex", or "python:module.function";
+    - a mapping with `name` and the grader's own settings: {"name": "numeric", "tolerance": 0.01};
+    - a list of those: their weighted sum, the verifier first; each may also have `weight` (1), `none` and `label`.
+
+    None of a named grader leaves the row unscored, None of a function leaves out that term, unless `none` says
+    otherwise.
 
     Args:
         spec: as above.
@@ -75,7 +77,8 @@ def _choices() -> str:
 
 
 GRADERS: dict[str, Callable[..., Grader]] = {
-    "exact": cast(Callable[..., Grader], ExactGrader),
+    "exact": ExactGrader,
+    "last_number": LastNumberGrader,
     "math": MathGrader,
     "numeric": NumericGrader,
     "regex": RegexGrader,

@@ -1,4 +1,4 @@
-"""Graders that compare text: the whole completion, or the last number in it."""
+"""The last number of a completion against a gold number, as GSM8K is graded."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,28 +10,6 @@ from qae.rewards.grader import Prompt
 
 _NUMBER = re.compile(r"(?<![\w.)])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _END_OF_THINKING = "</think>"
-
-
-class ExactGrader:
-    """1 if the completion is the gold answer, up to white space around them; an empty gold is unusable.
-
-    Example:
-        >>> [grade.outcome for grade in ExactGrader().grade([(" Paris ", "Paris"), ("paris", "Paris"), ("x", "")])]
-        [1.0, 0.0, None]
-    """
-
-    def grade(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        prompts: Sequence[Prompt] | None = None,
-        columns: Mapping[str, Sequence[Any]] | None = None,
-    ) -> list[Grade]:
-        """One verdict per (completion, gold)."""
-        return [_compared(completion.strip(), gold.strip() or None) for completion, gold in pairs]
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class LastNumberGrader:

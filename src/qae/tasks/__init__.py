@@ -8,6 +8,7 @@ from typing import Any
 from qae.tasks.arithmetic import ArithmeticTask
 from qae.tasks.data import DataTask
 from qae.tasks.few_shot import FewShotArithmeticTask, WordedArithmeticTask
+from qae.tasks.reasoning_gym import ReasoningGymTask
 from qae.tasks.task import Item, Task
 
 __all__ = ["TASKS", "Item", "Task", "make_task"]
@@ -55,4 +56,5 @@ TASKS: dict[str, Callable[..., Task]] = {
     "few_shot_arithmetic": FewShotArithmeticTask,
     "worded_arithmetic": WordedArithmeticTask,
     "data": DataTask,
+    "reasoning_gym": ReasoningGymTask,
 }

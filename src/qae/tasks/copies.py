@@ -1,6 +1,6 @@
 """The same problem more than once: one item for each, none for those whose copies contradict each other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qae.rewards.compare import canonical, gold_answer
@@ -38,11 +38,19 @@ class Copies:
         return text
 
 
-def merge_copies(items: Sequence[Item]) -> tuple[list[Item], Copies]:
+@dataclass
+class _Problem:
+    first: Item
+    answers: set[str]
+    rows: int
+
+
+def merge_copies(items: Iterable[Item]) -> tuple[list[Item], Copies]:
     """One item per problem, in order of first appearance; problems with contradicting answers are dropped.
 
     Problems are the same if their prompts are, apart from white space. Answers are the same if they have one
-    spelling (`0.50` and `1/2`).
+    spelling (`0.50` and `1/2`). Copies are let go as they come, so a stream of a hundred copies of everything needs
+    no more memory than its problems.
 
     Args:
         items: one per row.
@@ -53,23 +61,27 @@ def merge_copies(items: Sequence[Item]) -> tuple[list[Item], Copies]:
     Example:
         >>> rows = [Item("a", "1+1", "2"), Item("a", "1+1 ", "2.0"), Item("b", "2+2", "4"), Item("b", "2+2", "5")]
         >>> kept, found = merge_copies(rows)
-        >>> [item.prompt for item in kept], str(found)[:45]
-        (['1+1'], '4 rows are 1 problems: 1 copies left out, 1 p')
+        >>> [item.prompt for item in kept], found.copies, found.contradicting
+        (['1+1'], 1, 1)
     """
-    groups: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
-        groups.setdefault(problem_key(item), []).append(place)
-    kept: list[Item] = []
-    contradicting = contradicting_rows = 0
-    for places in groups.values():
-        spellings = {items[place].answer for place in places}
-        if len(spellings) > 1 and len({canonical(gold_answer(answer)) for answer in spellings}) > 1:
-            contradicting += 1
-            contradicting_rows += len(places)
+    problems: dict[str, _Problem] = {}
+    for item in items:
+        key = problem_key(item)
+        if (known := problems.get(key)) is None:
+            problems[key] = _Problem(item, {item.answer}, 1)
         else:
-            kept.append(items[places[0]])
-    copies = len(items) - len(kept) - contradicting_rows
-    return kept, Copies(len(items), len(kept), copies, contradicting, contradicting_rows)
+            known.answers.add(item.answer)
+            known.rows += 1
+    kept: list[Item] = []
+    dropped: list[_Problem] = []
+    for problem in problems.values():
+        if len(problem.answers) > 1 and len({canonical(gold_answer(answer)) for answer in problem.answers}) > 1:
+            dropped.append(problem)
+        else:
+            kept.append(problem.first)
+    rows = sum(problem.rows for problem in problems.values())
+    lost = sum(problem.rows for problem in dropped)
+    return kept, Copies(rows, len(kept), rows - len(kept) - lost, len(dropped), lost)
 
 
 def problem_key(item: Item) -> str:

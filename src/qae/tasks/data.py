@@ -3,38 +3,39 @@
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from qae.rewards import Grade
-from qae.rewards.function import PREFIX, FunctionGrader
-from qae.rewards.grader import Grader
-from qae.rewards.text import ExactGrader, LastNumberGrader
+from qae.rewards import Grade, make_grader
+from qae.rewards.function import FunctionGrader
+from qae.rewards.table import GraderSpec
+from qae.tasks.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, gold_text, guess_column
+from qae.tasks.copies import merge_copies
 from qae.tasks.generated import is_heldout
-from qae.tasks.prompts import encode_prompt
-from qae.tasks.rows import Row, column, read_rows
+from qae.tasks.prompts import encode_prompt, read_prompt
+from qae.tasks.rows import Row, column, iter_rows
 from qae.tasks.task import Item
 
-GRADERS: dict[str, Callable[[], Grader]] = {"exact": ExactGrader, "last_number": LastNumberGrader}
-
-_Prompt = str | tuple[dict[str, str], ...]
+_GOLDS_LOOKED_AT = 200
 
 
 class DataTask:
     """A user's data with mapped columns, a held-out part and a grader by name.
 
-    A row's id is a hash of its prompt, so a prompt that occurs twice is on one side of the split. A gold answer
-    that the grader cannot use gives None, never a reward; if no gold can be used, the data is refused.
+    The columns of verl's rows (prompt messages, reward_model.ground_truth) and TRL's (prompt, answer or solution)
+    are found by themselves. Copies of a prompt are one problem, and a prompt whose copies have different answers
+    is dropped; `notes` says how many. A gold answer that the grader cannot use gives None, never a reward; if none
+    can be used, the data is refused.
 
     Args:
         seed: of the run; each pass over the training rows is shuffled by (seed, pass).
         path: a .jsonl or .parquet file, or a Hub id.
-        prompt: column of the prompt: text, or a list of messages with role and content.
-        answer: column of the gold answer; dots go into nested columns.
-        grader: `exact`, `last_number`, or `python:module.function`.
+        prompt: column of the prompt: text, or a list of messages with role and content; None finds it.
+        answer: column of the gold answer; dots go into nested columns; None finds it.
+        grader: a grader of `qae.rewards` by name, one with settings, `python:module.function`, or a list of such.
         heldout: share of the rows that is held out by a hash of the prompt, if there is no `eval_path`.
         eval_path: data of its own to hold out; training rows with the same prompt are left out.
         split: of a Hub data set.
@@ -46,6 +47,8 @@ class DataTask:
         suffix: text appended to a text prompt, such as how to write the answer.
         chat_template_kwargs: further arguments of the chat template, such as `enable_thinking`.
         stop: strings that end a completion.
+        merge_copies: whether copies of a prompt are one problem; False keeps each row.
+        long_prompts: what `fit_prompts` does with prompts that are too long: refuse or drop.
 
     Raises:
         ValueError: unreadable data, a missing column, a prompt that is none, an empty side of the split, an
@@ -59,9 +62,9 @@ class DataTask:
         seed: int = 0,
         *,
         path: str,
-        prompt: str = "prompt",
-        answer: str = "answer",
-        grader: str = "exact",
+        prompt: str | None = None,
+        answer: str | None = None,
+        grader: GraderSpec = "math",
         heldout: float = 0.1,
         eval_path: str | None = None,
         split: str = "train",
@@ -73,16 +76,25 @@ class DataTask:
         suffix: str = "",
         chat_template_kwargs: Mapping[str, Any] | None = None,
         stop: tuple[str, ...] | list[str] = (),
+        merge_copies: bool = True,
+        long_prompts: str = "refuse",
     ):
+        if long_prompts not in ("refuse", "drop"):
+            raise ValueError(f"task.long_prompts={long_prompts!r} must be 'refuse' or 'drop'")
         self.stop = tuple(stop)
+        self.notes: tuple[str, ...] = ()
         self._seed, self._chat, self._system = seed, chat, system
+        self._path, self._merge, self._long_prompts = path, merge_copies, long_prompts
         self._template_kwargs = dict(chat_template_kwargs or {})
-        self._grader = make_grader(grader)
+        try:
+            self._grader = make_grader(grader)
+        except ValueError as error:
+            raise ValueError(f"task.grader: {error}") from error
         self._rows: dict[str, Row] = {}
         read = functools.partial(self._read, columns=(prompt, answer, level), suffix=suffix)
-        items = read(path, read_rows(path, split=split, subset=subset))
+        items = read(path, iter_rows(path, split=split, subset=subset))
         if eval_path is not None:
-            self._heldout = read(eval_path, read_rows(eval_path, split=eval_split, subset=subset))
+            self._heldout = read(eval_path, iter_rows(eval_path, split=eval_split, subset=subset))
             ids = {item.id for item in self._heldout}
         else:
             ids = {item.id for item in items if is_heldout(item.id, heldout)}
@@ -122,19 +134,61 @@ class DataTask:
             prompt = ({"role": "system", "content": self._system}, *prompt)
         return encode_prompt(prompt, tokenizer, template_kwargs=self._template_kwargs)
 
-    def _read(self, path: str, rows: list[Row], *, columns: tuple[str, str, str | None], suffix: str) -> list[Item]:
+    def fit_prompts(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
+        """Refuse or drop prompts longer than `max_tokens`, training and held-out ones; `notes` says how many.
+
+        Args:
+            tokenizer: of the policy.
+            max_tokens: longest prompt that leaves room for a completion.
+
+        Raises:
+            ValueError: there are such prompts and they are to be refused, or none is left.
+        """
+        lengths = {item.id: len(self.encode(item, tokenizer)) for item in self._train + self._heldout}
+        long = {item_id for item_id, length in lengths.items() if length > max_tokens}
+        if not long:
+            return
+        found = (
+            f"{len(long):,} of {len(lengths):,} prompts have more than {max_tokens:,} tokens (the longest "
+            f"{max(lengths.values()):,})"
+        )
+        if self._long_prompts == "refuse":
+            raise ValueError(
+                f"{self._path}: {found}; set task.long_prompts=drop to leave them out, or lower rollout.max_tokens"
+            )
+        self._train = [item for item in self._train if item.id not in long]
+        self._heldout = [item for item in self._heldout if item.id not in long]
+        if not self._train:
+            raise ValueError(f"{self._path}: {found}; no training prompt is left")
+        self.size = len(self._train)
+        self._order.cache_clear()
+        self.notes += (f"{self._path}: {found} and are left out",)
+
+    def _read(
+        self, path: str, rows: Iterator[Row], *, columns: tuple[str | None, str | None, str | None], suffix: str
+    ) -> list[Item]:
+        items = self._items(path, rows, columns, suffix)
+        if not self._merge:
+            return list(items)
+        kept, copies = merge_copies(items)
+        self.notes += (f"{path}: {copies}",) if str(copies) else ()
+        return kept
+
+    def _items(
+        self, path: str, rows: Iterator[Row], columns: tuple[str | None, str | None, str | None], suffix: str
+    ) -> Iterator[Item]:
         prompt_column, answer_column, level_column = columns
-        items: list[Item] = []
         for number, row in enumerate(rows, start=1):
-            prompt = _prompt(column(row, prompt_column, path), suffix, f"{path}, row {number}: {prompt_column}")
-            gold = column(row, answer_column, path)
+            prompt_column = prompt_column or guess_column(row, PROMPT_COLUMNS, "prompt", path)
+            answer_column = answer_column or guess_column(row, ANSWER_COLUMNS, "answer", path)
+            prompt = read_prompt(column(row, prompt_column, path), suffix, f"{path}, row {number}: {prompt_column}")
+            gold = gold_text(column(row, answer_column, path))
             level = "" if level_column is None else str(column(row, level_column, path))
             item_id = hashlib.sha256(repr(prompt).encode()).hexdigest()[:16]
-            items.append(Item(item_id, prompt, "" if gold is None else str(gold), level))
-            self._rows[item_id] = row
-        return items
+            self._rows.setdefault(item_id, row)
+            yield Item(item_id, prompt, gold, level)
 
-    def _check(self, path: str, rows: int, heldout: float, grader: str) -> None:
+    def _check(self, path: str, rows: int, heldout: float, grader: GraderSpec) -> None:
         if not self._train:
             raise ValueError(f"{path}: all {rows} rows are held out; lower task.heldout or give more rows")
         if not self._heldout and heldout > 0:
@@ -145,54 +199,21 @@ class DataTask:
         if isinstance(self._grader, FunctionGrader):
             return
         items = self._train + self._heldout
-        reasons = Counter(grade.reason for grade in self.grade([(item, "") for item in items]))
-        if reasons["unusable_gold"] == len(items):
+        if self._all_unusable(items[:_GOLDS_LOOKED_AT]) and self._all_unusable(items):
             raise ValueError(
                 f"{path}: the grader {grader} can use none of the {len(items)} answers (first: {items[0].answer!r}); "
                 "choose another task.grader or task.answer column"
             )
+
+    def _all_unusable(self, items: Sequence[Item]) -> bool:
+        reasons = Counter(grade.reason for grade in self.grade([(item, "") for item in items]))
+        counts = getattr(self._grader, "counts", None)
+        if isinstance(counts, Counter):
+            counts.clear()
+        return reasons["unusable_gold"] == len(items)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019  # a step may span two passes; a task lives as long as the run
     def _order(self, turn: int) -> list[int]:
         order = list(range(len(self._train)))
         Random(f"data/{self._seed}/{turn}").shuffle(order)
         return order
-
-
-def make_grader(name: str) -> Grader:
-    """The grader of a name in `GRADERS`, or the reward function `python:module.function`.
-
-    Args:
-        name: the name.
-
-    Returns:
-        The grader.
-
-    Raises:
-        ValueError: an unknown name, or a function that cannot be found or called.
-
-    Example:
-        >>> make_grader("last_number").grade([("it is 4", "4")])[0].reason
-        'correct'
-    """
-    if name.startswith(PREFIX):
-        return FunctionGrader(name)
-    if name not in GRADERS:
-        raise ValueError(f"task.grader={name}: must be {', '.join(GRADERS)} or {PREFIX}module.function")
-    return GRADERS[name]()
-
-
-def _prompt(value: object, suffix: str, where: str) -> _Prompt:
-    if isinstance(value, str) and value.strip():
-        return value + suffix
-    if isinstance(value, list) and value:
-        messages = [cast(Mapping[str, object], m) for m in cast(list[object], value) if isinstance(m, Mapping)]
-        texts = [(m.get("role"), m.get("content")) for m in messages]
-        found = tuple(
-            {"role": role, "content": content}
-            for role, content in texts
-            if isinstance(role, str) and isinstance(content, str)
-        )
-        if len(found) == len(cast(list[object], value)):
-            return found
-    raise ValueError(f"{where} must be text or a list of messages with role and content, got {str(value)[:60]!r}")

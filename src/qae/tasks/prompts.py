@@ -48,3 +48,33 @@ def encode_prompt(
         **(template_kwargs or {}),
     )
     return list(cast(list[int], rendered))
+
+
+def read_prompt(value: object, suffix: str, where: str) -> str | tuple[dict[str, str], ...]:
+    """A cell of a data set as a prompt.
+
+    Args:
+        value: text, or a list of messages with role and content.
+        suffix: text to append to a plain prompt.
+        where: the place, for the error.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        ValueError: it is neither.
+
+    Example:
+        >>> read_prompt([{"role": "user", "content": "1+1?", "name": "me"}], "", "data.jsonl, row 1")
+        ({'role': 'user', 'content': '1+1?'},)
+    """
+    if isinstance(value, str) and value.strip():
+        return value + suffix
+    if isinstance(value, (list, tuple)) and value:
+        messages = cast(Sequence[object], value)
+        fields = [cast(Mapping[str, object], m) if isinstance(m, Mapping) else {} for m in messages]
+        pairs = [(m.get("role"), m.get("content")) for m in fields]
+        found = tuple({"role": r, "content": c} for r, c in pairs if isinstance(r, str) and isinstance(c, str))
+        if len(found) == len(messages):
+            return found
+    raise ValueError(f"{where} must be text or a list of messages with role and content, got {str(value)[:60]!r}")

@@ -2,22 +2,30 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 Row = dict[str, Any]
 
 
-def read_rows(path: str, *, split: str = "train", subset: str | None = None) -> list[Row]:
-    """All rows of a `.jsonl` or `.parquet` file, or of a data set on the Hub.
+def read_rows(path: str, *, split: str = "train", subset: str | None = None, label: str = "data ") -> list[Row]:
+    """All rows of a data set at once; see `iter_rows`."""
+    return list(iter_rows(path, split=split, subset=subset, label=label))
+
+
+def iter_rows(
+    path: str, *, split: str = "train", subset: str | None = None, label: str = "task.path="
+) -> Iterator[Row]:
+    """The rows of a `.jsonl` or `.parquet` file, or of a data set on the Hub, one at a time.
 
     Args:
         path: a file, or a Hub id such as openai/gsm8k (needs the extra `hub`).
         split: of a Hub data set.
         subset: configuration of a Hub data set.
+        label: what stands before the path in errors.
 
-    Returns:
+    Yields:
         One dict a row.
 
     Raises:
@@ -27,18 +35,21 @@ def read_rows(path: str, *, split: str = "train", subset: str | None = None) -> 
     if file.is_file():
         readers = {".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".parquet": _read_parquet}
         if file.suffix not in readers:
-            raise ValueError(f"task.path={path}: cannot read {file.suffix or 'this'} files; give .jsonl or .parquet")
+            raise ValueError(f"{label}{path}: cannot read {file.suffix or 'this'} files; give .jsonl or .parquet")
         rows = readers[file.suffix](file)
     elif file.suffix or path.startswith(("/", ".", "~")) or path.count("/") != 1:
         raise ValueError(
-            f"task.path={path}: no such file (looked for {file.absolute()}); give a .jsonl or .parquet file, or a "
+            f"{label}{path}: no such file (looked for {file.absolute()}); give a .jsonl or .parquet file, or a "
             "Hub id such as openai/gsm8k"
         )
     else:
-        rows = _read_hub(path, split, subset)
-    if not rows:
-        raise ValueError(f"task.path={path}: no rows in it")
-    return rows
+        rows = _read_hub(path, split, subset, label)
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise ValueError(f"{label}{path}: no rows in it")
 
 
 def column(row: Row, name: str, path: str) -> Any:
@@ -69,8 +80,7 @@ def column(row: Row, name: str, path: str) -> Any:
     return value
 
 
-def _read_jsonl(file: Path) -> list[Row]:
-    rows: list[Row] = []
+def _read_jsonl(file: Path) -> Iterator[Row]:
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -81,28 +91,27 @@ def _read_jsonl(file: Path) -> list[Row]:
                 raise ValueError(f"{file}, line {number}: not JSON ({error}); each line must be one object") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{file}, line {number}: {type(row).__name__} instead of an object")
-            rows.append(cast(Row, row))
-    return rows
+            yield cast(Row, row)
 
 
-def _read_parquet(file: Path) -> list[Row]:
+def _read_parquet(file: Path) -> Iterator[Row]:
     import pyarrow.parquet as parquet
 
-    return cast(list[Row], parquet.read_table(file).to_pylist())
+    for batch in parquet.ParquetFile(file).iter_batches(batch_size=4_096):
+        yield from cast(list[Row], batch.to_pylist())
 
 
-def _read_hub(path: str, split: str, subset: str | None) -> list[Row]:
+def _read_hub(path: str, split: str, subset: str | None, label: str) -> Iterator[Row]:
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError(
-            f"task.path={path}: no such file here; to read it from the Hub: pip install 'qae[hub]'"
-        ) from None
+        raise ValueError(f"{label}{path}: no such file here; to read it from the Hub: pip install 'qae[hub]'") from None
     try:
         table = datasets.load_dataset(path, subset, split=split)
     except Exception as error:  # whatever the data set's host or format raises
         raise ValueError(
-            f"task.path={path}: no such file here, and the Hub did not give it (subset {subset}, split {split}): "
+            f"{label}{path}: no such file here, and the Hub did not give it (subset {subset}, split {split}): "
             f"{type(error).__name__}: {error}"
         ) from error
-    return [dict(row) for row in table]
+    for row in table:
+        yield dict(row)

@@ -1,0 +1,95 @@
+"""reasoning-gym behind our task; the library is an extra, so a stand-in with its interface serves without it."""
+
+import sys
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from qae.tasks import make_task
+
+
+class ChainSum:
+    """The interface of a reasoning-gym data set."""
+
+    def __init__(self, seed, size, min_terms=2):
+        assert min_terms > 0, "min_terms must be positive"
+        self.seed, self.size, self.terms = seed, size, min_terms
+
+    def __getitem__(self, index):
+        draw = Random(self.seed + index)
+        terms = [draw.randint(1, 99) for _ in range(self.terms)]
+        return {"question": " + ".join(map(str, terms)) + " =", "answer": str(sum(terms)), "metadata": {}}
+
+    def score_answer(self, answer, entry):
+        return 1.0 if answer == entry["answer"] else 0.01
+
+
+@pytest.fixture
+def library(monkeypatch):
+    gym, factory = ModuleType("reasoning_gym"), ModuleType("reasoning_gym.factory")
+    factory.DATASETS = {"chain_sum": ChainSum, "bf": ChainSum}
+    gym.create_dataset = lambda name, **settings: factory.DATASETS[name](**settings)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
+
+
+def make(seed=0, **options):
+    return make_task({"name": "reasoning_gym", "dataset": "chain_sum", **options}, seed)
+
+
+def check_task(task, again, other):
+    items = [task.train_item(i) for i in range(200)]
+    assert items == [again.train_item(i) for i in range(200)]
+    assert items != [other.train_item(i) for i in range(200)]
+    heldout = task.heldout_items(40)
+    assert heldout == other.heldout_items(40) and heldout[:5] == task.heldout_items(5)
+    assert len({item.id for item in heldout}) == 40
+    assert not {item.id for item in heldout} & {item.id for item in items}
+    assert items[0].prompt.endswith("</answer>.")
+    item = items[-1]
+    completions = [f"<think>1</think><answer>{item.answer}</answer>", "<answer>x</answer>", "", "<answer>no</answer>"]
+    grades = task.grade([(item, completion) for completion in completions])
+    assert [g.outcome for g in grades] == [1.0, 0.0, 0.0, 0.0]
+    assert [g.reason for g in grades] == ["correct", "wrong", "unparseable", "wrong"]
+    return grades
+
+
+def test_items_split_and_scores(library):
+    grades = check_task(make(), make(), make(seed=1))
+    assert [g.reward for g in grades] == [1.0, 0.01, 0.0, 0.01]
+    assert make(settings={"min_terms": 5}).train_item(0).prompt.count("+") == 4
+
+
+def test_the_real_library():
+    pytest.importorskip("reasoning_gym", reason="the extra `tasks` is not installed")
+    check_task(make(), make(), make(seed=1))
+
+
+def test_chat_and_raw(library, qwen3):
+    task = make(system="Be brief.", suffix="")
+    item = task.train_item(0)
+    assert qwen3.decode(task.encode(item, qwen3)).startswith("<|im_start|>system\nBe brief.")
+    assert qwen3.decode(make(chat=False).encode(item, qwen3)) == item.prompt
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dataset": "chain_sums"}, "task.dataset=chain_sums: reasoning-gym has no such task; it has bf, chain_sum"),
+        ({"settings": {"terms": 3}}, "task.dataset=chain_sum with settings .*unexpected keyword argument 'terms'"),
+        ({"settings": {"min_terms": 0}}, "with settings .*min_terms must be positive"),
+        ({"heldout": 0}, "task.heldout=0 must lie between 0 and 1"),
+        ({"problems": 1}, "task.problems=1 must be at least 2"),
+        ({"extract": ["box"]}, "answer extraction"),
+    ],
+)
+def test_errors(library, options, text):
+    with pytest.raises(ValueError, match=text):
+        make(**options)
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ValueError, match=r"needs its library: pip install 'qae\[tasks\]'"):
+        make()
