@@ -126,6 +126,13 @@ def test_same_tokens_with_eos_on_or_off_up_to_the_end(llama):
         assert b.token_ids == a.token_ids[: len(b.token_ids)]
 
 
+def test_results_can_enter_a_differentiable_computation(policy):
+    completion = sample(policy, RAGGED)[0]
+    weight = torch.ones(len(completion.logprobs), requires_grad=True)
+    (weight * completion.logprobs * completion.entropies).sum().backward()
+    assert weight.grad is not None
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_max_tokens_of_one(name):
     got = sample(make_policy(name), RAGGED, max_tokens=1)
