@@ -42,7 +42,7 @@ def printed(console: Console) -> str:
 
 
 def a_config(*overrides: str) -> TrainConfig:
-    return TrainConfig.load("tiny", "steps=30", *overrides)
+    return TrainConfig.load("tiny", "steps=30", "eval.every=25", *overrides)
 
 
 def after(steps: int, *overrides: str) -> Progress:
