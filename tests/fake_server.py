@@ -63,8 +63,11 @@ def serve(server):
         def log_message(self, *arguments):
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+
+    http = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_address[1]}/v1"

@@ -72,6 +72,7 @@ def test_a_refusal_is_an_error_and_the_finished_ones_come_first():
             for some in sampler.sample(REQUESTS, SETTINGS, ""):
                 kept += some
     assert len(kept) == 7
+    assert len(server.requests) <= 7 + 2 * 2, "a refusal is final"
 
 
 def test_a_server_that_is_not_there():
