@@ -55,8 +55,6 @@ def test_from_a_verl_parquet(model, tmp_path):
     rollouts = train(model, tmp_path / "run", f"task.path={path}", "task.grader=python:tasks.test_training.parity")
     assert len(rollouts) == 16 and {r.outcome for r in rollouts} == {0.0, 1.0}
     assert rollouts[0].prompt.startswith("user: What is")
-    unsorted = train(model, tmp_path / "math", f"task.path={path}", "task.grader=math")
-    assert {r.outcome for r in unsorted} == {0.0}
 
 
 def test_from_a_trl_jsonl(model, tmp_path):
