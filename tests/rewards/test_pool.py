@@ -50,20 +50,21 @@ def test_a_bug_is_an_error_and_not_a_verdict(pool):
 
 def test_killing_workers_in_the_middle_loses_nothing(pool):
     pool.run(grading_tasks.sleep, [(0,)])
-    stop = threading.Event()
+    killed = []
 
-    def killer():
-        while not stop.wait(0.15):
-            workers = grading_tasks.worker_processes()
-            if workers:
-                workers[0].kill()
+    def kill():
+        for _ in range(3):
+            time.sleep(0.2)
+            for process in grading_tasks.worker_processes()[:1]:
+                process.kill()
+                killed.append(process.pid)
 
-    thread = threading.Thread(target=killer)
+    thread = threading.Thread(target=kill)
     thread.start()
-    time.sleep(0.4)
-    stop.set()
+    results = pool.run(grading_tasks.sleep, [(0.03,)] * 60)
     thread.join()
-    assert pool.run(grading_tasks.sleep, [(0.01,)] * 40) == ["awake"] * 40
+    assert results == ["awake"] * 60
+    assert killed
 
 
 def test_from_many_threads(pool):
