@@ -27,8 +27,8 @@ CALLS = {
     "quantile_advantages(r, g, method='linaer')": (
         "method='linaer' must be one of 'exact', 'linear'; did you mean 'linear'?"
     ),
-    "quantile_advantages(r, g, scale='mean')": "scale='mean' must be one of 'std', 'none'",
-    "mean_advantages(r, g, scale='batch')": "scale='batch' must be one of 'std', 'mean', 'none'",
+    "quantile_advantages(r, g, scale='mean')": "scale='mean' must be one of 'std', 'batch', 'none'",
+    "mean_advantages(r, g, scale='x')": "scale='x' must be one of 'std', 'batch', 'mean', 'none'",
     "mean_advantages(r, g, divisor='n1')": "divisor='n1' must be one of 'n', 'n-1'; did you mean 'n-1'?",
     "mean_advantages(r, g, eps=-1e-6)": "eps=-1e-06 must be at least 0",
     "mean_advantages(r, g, flat_tolerance=-0.1)": "flat_tolerance=-0.1 must be at least 0",

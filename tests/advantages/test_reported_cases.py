@@ -134,3 +134,25 @@ def test_an_all_wrong_group_is_flat_on_its_outcomes_not_on_its_shaped_reward():
     outcomes, penalties = torch.zeros(4), torch.tensor([0.0, 0.0, -0.5, -1.0])
     assert quantile_advantages(shaped, group_ids, k=0.4, scale="none").tolist() == [0.5, 0.5, 0.0, -0.5]
     assert (outcome_quantile_advantages(outcomes, penalties, group_ids, k=0.4) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "scale", "expected"),
+    [
+        (mean_advantages, "std", [0.5**0.5, -(0.5**0.5), 0, 0]),
+        (mean_advantages, "batch", [1, -1, 0, 0]),
+        (mean_advantages, "none", [0.5, -0.5, 0, 0]),
+        (quantile_advantages, "std", [2**0.5, 0, 0, 0]),
+        (quantile_advantages, "batch", [2, 0, 0, 0]),
+        (quantile_advantages, "none", [1, 0, 0, 0]),
+    ],
+)
+def test_batch_scaling_divides_by_the_batch(estimator, scale, expected):
+    """TRL #3991: batch scaling divided by the group's deviation. Over all four rewards it is 0.5."""
+    rewards, group_ids = torch.tensor([1.0, 0, 1, 1]), torch.tensor([0, 0, 1, 1])
+    found = estimator(rewards, group_ids, scale=scale, divisor="n-1", eps=0)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype))
+    unscored = torch.tensor([1.0, torch.nan, 0, 1, 1])
+    found = estimator(unscored, torch.tensor([0, 0, 0, 1, 1]), scale=scale, divisor="n-1", eps=0)
+    assert found[1] == 0
+    torch.testing.assert_close(found[[0, 2, 3, 4]], torch.tensor(expected, dtype=found.dtype))

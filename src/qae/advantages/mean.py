@@ -14,7 +14,7 @@ def mean_advantages(
     rewards: Float[Tensor, " n"],
     group_ids: Int[Tensor, " n"],
     *,
-    scale: Literal["std", "mean", "none"] = "std",
+    scale: Literal["std", "batch", "mean", "none"] = "std",
     divisor: Divisor = "n",
     eps: float = 1e-6,
     flat_tolerance: float = 0.0,
@@ -32,7 +32,8 @@ def mean_advantages(
     Args:
         rewards: [n] one reward for each completion; NaN for one that was not scored.
         group_ids: [n] any integers, equal for the completions of one prompt, in any order.
-        scale: what to divide by; "mean" needs rewards that are never negative.
+        scale: what to divide by; "batch" is the standard deviation of all scored rewards (TRL's
+            scale_rewards="batch"); "mean" needs rewards that are never negative.
         divisor: of the variance: "n", or "n-1" as in verl and TRL.
         eps: added to the standard deviation or mean, in the unit of the reward: 1e-6 in verl, 1e-4 in TRL.
         flat_tolerance: rewards no further apart than this count as equal, for noisy judges.
@@ -56,7 +57,7 @@ def mean_advantages(
     Reference:
         GRPO is equation 3 of arXiv:2402.03300.
     """
-    check_choice("scale", scale, ("std", "mean", "none"))
+    check_choice("scale", scale, ("std", "batch", "mean", "none"))
     groups = Groups(rewards, group_ids, argument="rewards")
     if scale == "mean" and bool((groups.values < 0).any()):
         row = int((groups.values < 0).nonzero()[0])

@@ -17,7 +17,7 @@ def quantile_advantages(
     k: float = 0.4,
     *,
     method: Method = "exact",
-    scale: Literal["std", "none"] = "std",
+    scale: Literal["std", "batch", "none"] = "std",
     divisor: Divisor = "n",
     eps: float = 1e-6,
     flat_tolerance: float = 0.0,
@@ -39,7 +39,8 @@ def quantile_advantages(
         group_ids: [n] any integers, equal for the completions of one prompt, in any order.
         k: level of the quantile, strictly between 0 and 1. Raising it calls more prompts easy.
         method: "exact" is the paper's definition, "linear" is `torch.quantile`, what the authors' code calls.
-        scale: "std" divides by the standard deviation plus `eps`, "none" does not (Dr. GRPO).
+        scale: "std" divides by the group's standard deviation plus `eps`, "batch" by that of all scored rewards
+            (TRL's scale_rewards="batch"), "none" does not (Dr. GRPO).
         divisor: of the variance: "n" is the paper's proof, "n-1" is verl's and TRL's code.
         eps: added to the standard deviation, in the unit of the reward.
         flat_tolerance: rewards no further apart than this count as equal, for noisy judges.
@@ -61,7 +62,7 @@ def quantile_advantages(
     Reference:
         arXiv:2509.22611, equations 3 and 4.
     """
-    check_choice("scale", scale, ("std", "none"))
+    check_choice("scale", scale, ("std", "batch", "none"))
     groups = Groups(rewards, group_ids, argument="rewards")
     baseline = groups.quantile(k, method)
     advantages = (groups.values - baseline) / group_scale(groups, scale, divisor, eps)

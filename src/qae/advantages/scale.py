@@ -11,13 +11,13 @@ from qae.groups import Divisor, Groups
 
 
 def group_scale(
-    groups: Groups, scale: Literal["std", "mean", "none"], divisor: Divisor, eps: float
+    groups: Groups, scale: Literal["std", "batch", "mean", "none"], divisor: Divisor, eps: float
 ) -> Float[Tensor, " n"]:
-    """The unit of each row's advantage: its group's standard deviation or mean, plus `eps`, or 1.
+    """The unit of each row's advantage: its group's or the batch's standard deviation, its group's mean, or 1.
 
     Args:
         groups: the rewards.
-        scale: "std", "mean" or "none".
+        scale: "std", "batch", "mean" or "none".
         divisor: of the variance, "n" or "n-1".
         eps: added to the standard deviation or mean, in the unit of the reward. 0 is allowed: a group without
             spread gets advantage 0 whatever it is divided by.
@@ -37,6 +37,9 @@ def group_scale(
     match scale:
         case "std":
             return groups.std(divisor) + eps
+        case "batch":
+            batch = Groups(groups.values, torch.zeros_like(groups.values, dtype=torch.int64))
+            return batch.std(divisor) + eps
         case "mean":
             return groups.mean() + eps
         case "none":
