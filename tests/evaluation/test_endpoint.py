@@ -1,3 +1,5 @@
+from http.client import HTTPResponse, IncompleteRead
+
 import pytest
 
 from fake_server import FakeServer, serve
@@ -91,3 +93,18 @@ def test_a_server_that_is_not_there():
 def test_arguments_are_checked(arguments, text):
     with pytest.raises(ValueError, match=text):
         EndpointSampler(*arguments)
+
+
+def test_an_answer_cut_off_on_the_way_is_asked_for_again(monkeypatch):
+    server, cut = FakeServer(), []
+    read = HTTPResponse.read
+
+    def cut_the_first(self, *arguments):
+        cut.append(self)
+        if len(cut) == 1:
+            raise IncompleteRead(b"{", 100)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(HTTPResponse, "read", cut_the_first)
+    assert len(draw(server, concurrency=1)) == len(REQUESTS)
+    assert len(server.requests) == len(REQUESTS) + 1

@@ -2,8 +2,10 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
 from fake_server import FakeServer, serve
 from qae.evaluation.benchmarks import problems_of
@@ -12,6 +14,7 @@ from qae.evaluation.endpoint import EndpointSampler
 from qae.evaluation.run import evaluate
 from qae.evaluation.samples import EvalSettings, Sample, SampleFile
 from qae.evaluation.summary import compare, read_summary, table_markdown
+from qae.policies import load_policy, save_policy
 from qae.records import read_metrics, read_rollouts, rollout_files
 
 ROWS = [{"problem": f"{a}+{b}=", "answer": a + b, "level": f"{a}"} for a in range(5) for b in range(4)]
@@ -206,7 +209,11 @@ def test_checkpoints_of_a_run(tmp_path):
     ("settings", "text"),
     [
         ({"samples": 0}, "samples=0 must be at least 1"),
-        ({"temperature": -1}, "temperature=-1 must not be negative"),
+        ({"temperature": -1}, "temperature=-1 must be a finite number, not negative"),
+        ({"temperature": float("nan")}, "temperature=nan must be a finite number"),
+        ({"temperature": float("inf")}, "temperature=inf must be a finite number"),
+        ({"top_p": float("nan")}, r"top_p=nan must lie in \(0, 1\]"),
+        ({"stop": ("a", "")}, "must be texts of at least one character"),
         ({"top_p": 0}, r"top_p=0 must lie in \(0, 1\]"),
         ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
         ({"temperature": 0.0}, "draws the same completion 32 times; set samples=1"),
@@ -232,3 +239,43 @@ def test_a_sample_file_keeps_odd_text(tmp_path):
     odd = Sample("p", 0, "a\nb\x00\udcff\u2028", 3, False)
     file.append([odd])
     assert file.read() == {("p", 0): odd}
+
+
+def by_columns(completions, answer, topic):
+    return [float(c == str(a) and t == "sums") for c, a, t in zip(completions, answer, topic, strict=True)]
+
+
+def test_a_reward_function_sees_the_columns_and_casts_no_votes(tmp_path):
+    rows = [{**row, "topic": "sums"} for row in ROWS]
+    settings = EvalSettings(samples=4, grader="python:evaluation.test_run.by_columns")
+    (summary,) = evaluate(sets(rows), Fixed(right_below(2)), settings, tmp_path)
+    assert summary.pass_at[1].mean == 0.5
+    assert summary.maj_at == {}, "what is right is known, what was answered is not"
+    assert "| 20 x 4 | 50.00 [50.00, 50.00] | 100.00 [100.00, 100.00] (k=4) | - |" in table_markdown([summary])
+
+
+def test_votes_are_counted_by_answer_and_not_by_wording(tmp_path):
+    settings = EvalSettings(samples=4, grader="last_number")
+    answer = lambda item, sample: item.answer if sample == 0 else f"sample {sample}: {10**6}"  # noqa: E731
+    (summary,) = evaluate(sets(), Fixed(answer), settings, tmp_path)
+    assert summary.maj_at[4].mean == 0.0
+
+
+def test_samples_of_another_checkpoint_are_never_taken_for_this_one_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "products.jsonl"
+    data.write_text('{"prompt": "2*3+4?", "answer": "10"}\n')
+    policy = load_policy("tiny", device="cpu")
+    settings = EvalSettings(samples=2, max_tokens=4)
+    save_policy(policy, Path("run/checkpoints/000001"))
+    _, first = evaluate_model("run", settings, data=[str(data)], device="cpu")
+    with torch.no_grad():
+        next(policy.model.parameters()).add_(0.01)
+    save_policy(policy, Path("run/checkpoints/000002"))
+    (summary,), second = evaluate_model("run", settings, data=[str(data)], device="cpu")
+    assert [str(path) for path in (first, second)] == ["evals/run-checkpoints-000001", "evals/run-checkpoints-000002"]
+    assert summary.model == "run (step 2)"
+    evaluate_model("run/checkpoints/000002", settings, data=[str(data)], device="cpu", out=tmp_path / "own")
+    save_policy(load_policy("tiny", device="cpu"), Path("run/checkpoints/000002"))
+    with pytest.raises(ValueError, match=r"samples that were drawn differently .weights: "):
+        evaluate_model("run/checkpoints/000002", settings, data=[str(data)], device="cpu", out=tmp_path / "own")

@@ -1,6 +1,8 @@
 import math
 
+import numpy
 import pytest
+import torch
 
 from qae.rewards import Grade
 from qae.rewards.function import FunctionGrader, RewardFunctionError, load_function
@@ -85,6 +87,13 @@ def test_none_and_nan_are_unscored():
     assert grades == [Grade(None, None, "unscored")] * 2 + [Grade(1.0, 1.0, "correct")]
 
 
+def test_arrays_and_tensors_of_one_are_numbers():
+    values = [numpy.float32(0.5), torch.tensor(1.0), numpy.array([0]), numpy.float32("nan"), True]
+    found = [FunctionGrader(lambda completion, answer, v=v: v).grade(PAIRS[:1])[0].reward for v in values]
+    assert found == [0.5, 1.0, 0.0, None, 1.0]
+    assert rewards(FunctionGrader(lambda completions: torch.tensor([0.0, 1.0, 0.5])).grade(PAIRS)) == [0.0, 1.0, 0.5]
+
+
 def test_a_failure_names_function_and_row():
     def brittle(completion, answer):
         return 1 / len(completion)
@@ -102,6 +111,11 @@ def test_a_failure_names_function_and_row():
         (lambda completions: 1.0, "returned float for 3 rows; return a list"),
         (lambda completion, answer: "good", "returned 'good' on row 0"),
         (lambda completion, answer: math.inf, "returned inf on row 0.*finite number, or None"),
+        (lambda completion, answer: numpy.float32("inf"), "returned np.float32.inf. on row 0"),
+        (lambda completion, answer: numpy.zeros(2), "on row 0 .*; return a finite number"),
+        (lambda completion, answer: torch.zeros(2), "on row 0 .*; return a finite number"),
+        (lambda completion, answer: 10**400, "on row 0 .*; return a finite number"),
+        (lambda completion, answer: 1 + 2j, "on row 0 .*; return a finite number"),
         (lambda solution_str: {"acc": 1}, "returned a dict without 'score' on row 0"),
     ],
 )

@@ -104,3 +104,22 @@ def brevity(completions):
 
 def never(completions):
     return [None] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("spec", "first", "second", "other"),
+    [
+        ("last_number", "so 1,000.0", "it is 1000", "1001"),
+        ("numeric", r"\boxed{0.50}", "Answer: 1/2", "0.51"),
+        ({"name": "regex", "pattern": "[a-z]+$", "ignore_case": True}, "is Yes", "is yes", "is no"),
+        ({"name": "exact", "ignore_case": True}, " Paris", "paris", "Rome"),
+    ],
+)
+def test_votes_for_the_same_answer_are_the_same(spec, first, second, other):
+    grader = make_grader(spec)
+    assert grader.vote(first) == grader.vote(second) != grader.vote(other)
+
+
+@pytest.mark.parametrize("spec", ["last_number", "numeric", {"name": "regex", "pattern": "[0-9]"}])
+def test_without_an_answer_there_is_no_vote(spec):
+    assert make_grader(spec).vote("none") is None

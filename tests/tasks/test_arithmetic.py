@@ -118,7 +118,7 @@ def test_grades_keep_the_order():
             r"task.level: no option of task arithmetic, did you mean 'levels'",
         ),
         ({"name": "arithmetic", "levels": ["9x9"]}, r"unknown level '9x9'; levels are 1x1, 2x1, 2x2, 3x2"),
-        ({"name": "arithmetic", "levels": {"1x1": -1}}, r"weight of level '1x1' is -1, must be at least 0"),
+        ({"name": "arithmetic", "levels": {"1x1": -1}}, r"weight of level '1x1' is -1.0, must be at least 0"),
         ({"name": "arithmetic", "levels": {"1x1": 0}}, r"no level has a weight above 0"),
     ],
 )

@@ -175,6 +175,11 @@ def test_raw_text_never_gets_an_eos_behind_it(qwen3):
         ('{"question": [{"role": "user"}], "gold": 1}\n', r"row 1: question must be text or a list of messages"),
         ('{"question": 7, "gold": 1}\n', r"row 1: question must be text or a list of messages .*got '7'"),
         ('{"question": "a", "gold": 1}\n', r"task.heldout=0.1 of 1 rows holds none out; raise it, give task.eval"),
+        ('{"question": "a", "gold": 1}\n{"question": "b"}\n', "broken.jsonl, row 2 has no column 'gold'"),
+        ('{"question": "a", "gold": 1, "gold": 2}\n', "line 1: the column gold stands there twice; keep one"),
+        ('{"question": "a", "gold": ' + "1" * 5_000 + "}\n", "line 1: not JSON .*4300 digits"),
+        ("[" * 100_000 + "\n", "line 1: not JSON .*recursion"),
+        ("[{\n", "line 1: not JSON"),
     ],
 )
 def test_broken_files_are_named_with_the_place(tmp_path, text, message):
@@ -229,3 +234,65 @@ def test_a_hub_id_is_read_through_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"to read it from the Hub: pip install 'qae\[hub\]'"):
         make("openai/gsm8k")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + b"".join(json.dumps(row).encode() + b"\n" for row in ROWS),
+        b"\r\n".join(json.dumps(row).encode() for row in ROWS) + b"\r\n",
+        b"\n\n".join(json.dumps({**row, "long": "x" * 100_000}).encode() for row in ROWS),
+    ],
+    ids=["byte order mark", "line ends of Windows", "long lines and empty ones"],
+)
+def test_files_as_other_programs_write_them(tmp_path, jsonl, content):
+    path = tmp_path / "other.jsonl"
+    path.write_bytes(content)
+    assert make(str(path)).heldout_items(99) == make(jsonl).heldout_items(99)
+
+
+def test_text_that_is_not_utf8_is_named_with_the_place(tmp_path):
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(json.dumps(ROWS[0]).encode() + b'\n{"question": "\xe9", "gold": 1}\n')
+    with pytest.raises(ValueError, match=r"latin.jsonl, line 2: not UTF-8 .*; save the file as UTF-8"):
+        make(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b"PAR1" + bytes(64) + b"PAR1"])
+def test_a_parquet_file_that_is_none(tmp_path, content):
+    path = tmp_path / "broken.parquet"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken.parquet: not a Parquet file that can be read"):
+        make(str(path))
+
+
+def test_a_parquet_column_twice(tmp_path):
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["question", "gold", "gold"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match=r"twice.parquet: the column gold stands there twice"):
+        make(str(tmp_path / "twice.parquet"))
+
+
+def test_one_stop_string_is_not_its_letters(jsonl):
+    assert make(jsonl, stop="Question:").stop == ("Question:",)
+    assert make(jsonl, stop=["a", "b"]).stop == ("a", "b")
+    with pytest.raises(ValueError, match=r"stop=\[''\] must be texts of at least one character"):
+        make(jsonl, stop="")
+
+
+def test_options_of_another_type_are_named(jsonl):
+    with pytest.raises(ValueError, match=r"task.heldout='many': Input should be a valid number"):
+        make(jsonl, heldout="many")
+    assert make(jsonl, heldout="0.5").size < 45
+
+
+@pytest.mark.parametrize("heldout", [-0.1, 1.5, float("nan")])
+def test_a_share_that_is_none(jsonl, heldout):
+    with pytest.raises(ValueError, match=r"task.heldout=.* must lie between 0 .hold nothing out. and 1"):
+        make(jsonl, heldout=heldout)
+
+
+def test_a_suffix_moves_no_problem_across_the_split(jsonl):
+    ids = [[item.id for item in make(jsonl, suffix=suffix).heldout_items(99)] for suffix in ("", " Be brief.")]
+    assert ids[0] == ids[1]
+    assert make(jsonl, suffix=" Be brief.").train_item(0).prompt.endswith("? Be brief.")

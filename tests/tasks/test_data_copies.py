@@ -146,3 +146,51 @@ def test_a_missing_column_is_named():
 )
 def test_gold_answers_as_text(value, text):
     assert gold_text(value) == text
+
+
+def test_white_space_does_not_carry_a_problem_into_training(tmp_path):
+    rows = trl_rows(64)
+    own = [{**row, "prompt": row["prompt"].replace(" ", "  ") + "\n"} for row in rows[:7]]
+    paths = {name: write_jsonl(tmp_path / f"{name}.jsonl", r) for name, r in (("path", rows), ("eval_path", own))}
+    task = make_task(paths, seed=0)
+    assert (task.size, len(task.heldout_items(99))) == (57, 7)
+    assert not {i.id for i in task.heldout_items(99)} & {task.train_item(i).id for i in range(task.size)}
+
+
+def own_answer(completions, answer, index):
+    return [float(a == str(i)) for a, i in zip(answer, index, strict=True)]
+
+
+def test_copies_that_are_kept_keep_their_own_columns(tmp_path):
+    rows = [{"prompt": f"{i % 8}?", "answer": str(i), "index": i} for i in range(64)]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    grader = "python:tasks.test_data_copies.own_answer"
+    task = make_task({"path": path, "merge_copies": False, "heldout": 0, "grader": grader}, seed=0)
+    grades = task.grade([(task.train_item(i), "") for i in range(64)])
+    assert [grade.reward for grade in grades] == [1.0] * 64
+
+
+def fails_on_nothing(completions, **columns):
+    return [1 / len(completion) for completion in completions]
+
+
+def test_a_reward_function_is_not_asked_about_made_up_completions(tmp_path):
+    path = write_jsonl(tmp_path / "t.jsonl", trl_rows(64))
+    task = make_task({"path": path, "grader": ["math", "python:tasks.test_data_copies.fails_on_nothing"]}, seed=0)
+    item = task.train_item(0)
+    assert task.grade([(item, "none")])[0].reward == 0.25
+
+
+@pytest.mark.parametrize(
+    ("grader", "text"),
+    [
+        (5, r"task\.grader=5: Input should be a valid string or .* valid dictionary or"),
+        ([], r"task\.grader: a weighted sum of rewards needs at least one grader"),
+        ([{"name": "exact", "weight": "half"}], r"grader exact: weight='half' must be a finite number"),
+        ([{"name": "exact", "weight": float("nan")}], r"grader exact: weight=nan must be a finite number"),
+        ([{"name": "exact", "none": "zero"}], r"none='zero' must be 'skip' or 'unscored'"),
+    ],
+)
+def test_graders_that_are_none(tmp_path, grader, text):
+    with pytest.raises(ValueError, match=text):
+        make_task({"path": write_jsonl(tmp_path / "t.jsonl", trl_rows(64)), "grader": grader}, seed=0)

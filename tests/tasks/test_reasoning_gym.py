@@ -52,7 +52,7 @@ def test_chat_and_raw(library, qwen3):
         ({"dataset": "chain_sums"}, "task.dataset=chain_sums: reasoning-gym has no such task; it has bf, chain_sum"),
         ({"settings": {"terms": 3}}, "task.dataset=chain_sum with settings .*unexpected keyword argument 'terms'"),
         ({"settings": {"min_terms": 0}}, "with settings .*min_terms must be positive"),
-        ({"heldout": 0}, "task.heldout=0 must lie between 0 and 1"),
+        ({"heldout": 0}, "task.heldout=0.0 must lie between 0 and 1"),
         ({"problems": 1}, "task.problems=1 must be at least 2"),
         ({"extract": ["box"]}, "answer extraction"),
     ],

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from qae.records import read_metrics, read_rollouts
 from qae.trainer.config import TrainConfig
+from qae.trainer.keys import ConfigError
 from qae.trainer.loop import train
 from tiny_qwen3 import build_tiny_qwen3
 
@@ -69,3 +70,49 @@ def test_a_failing_reward_names_itself_and_the_row(project):
     )
     with pytest.raises(RuntimeError, match=r"broken_reward\.f"):
         train(config, run_dir=project / "run")
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def event(self, name, /, **data):
+        if name == "note":
+            self.texts.append(data["text"])
+
+
+def own_config(*task):
+    return TrainConfig.load(
+        {}, "policy.path=model", "task.path=problems.jsonl", "task.grader=python:my_reward.short_words", "steps=1",
+        "rollout.prompts=2", "rollout.group_size=2", "rollout.max_tokens=8", "update.minibatches=1",
+        "eval.problems=4", "eval.samples=2", *task,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def long_and_double(project):
+    """The project's problems, one of them twice, and one that no context holds."""
+    path = project / "problems.jsonl"
+    long = json.dumps({"question": "Why? " * 1_000, "answer": "It is so.\n#### 1"})
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n" + long + "\n")
+    return project
+
+
+def test_what_was_left_out_of_the_data_is_said(long_and_double):
+    notes = Notes()
+    train(own_config("task.long_prompts=drop"), run_dir=long_and_double / "run", observer=notes)
+    assert "problems.jsonl: 42 rows are 41 problems: 1 copies left out" in notes.texts
+    assert any("1 of 41 prompts have more than" in text and "are left out" in text for text in notes.texts)
+
+
+def test_a_prompt_anywhere_in_the_data_that_is_too_long_is_refused_before_the_run(long_and_double):
+    with pytest.raises(ConfigError, match=r"1 of 41 prompts have more than .*set task\.long_prompts=drop"):
+        train(own_config(), run_dir=long_and_double / "run")
+    assert not (long_and_double / "run").exists()
+
+
+def test_without_held_out_problems_there_is_no_evaluation(project):
+    notes = Notes()
+    run = train(own_config("task.heldout=0"), run_dir=project / "run", observer=notes)
+    assert "no problem is held out: the run is not evaluated" in notes.texts
+    assert [m["step"] for m in read_metrics(run)] == [1]

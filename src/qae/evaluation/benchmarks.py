@@ -1,13 +1,12 @@
 """AIME, AMC and any set of problems with answers: from the Hub or a file, in all the shapes they are published in."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from qae.tasks.columns import ANSWER_COLUMNS, LEVEL_COLUMNS, PROMPT_COLUMNS, gold_text, guess_column, has_column
-from qae.tasks.copies import Copies, merge_copies
+from qae.tasks.copies import Copies, merge_copies, problem_id
 from qae.tasks.prompts import read_prompt
 from qae.tasks.rows import column, read_rows
 from qae.tasks.task import Item
@@ -49,6 +48,7 @@ class ProblemSet:
         copies: what was merged.
         notes: what a reader of the results should know about the data.
         suffix: text to append to plain prompts.
+        columns: problem id -> its (first) row, for reward functions.
     """
 
     name: str
@@ -56,6 +56,7 @@ class ProblemSet:
     copies: Copies
     notes: tuple[str, ...] = ()
     suffix: str = ""
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 def load_benchmark(spec: str) -> ProblemSet:
@@ -88,7 +89,7 @@ def load_benchmark(spec: str) -> ProblemSet:
     notes = list(found.notes)
     if len(found.items) != benchmark.problems:
         notes.append(f"{name} has {benchmark.problems} problems, this copy {len(found.items)}")
-    return ProblemSet(name, found.items, found.copies, tuple(notes), BOXED_SUFFIX)
+    return replace(found, notes=tuple(notes), suffix=BOXED_SUFFIX)
 
 
 def load_data(
@@ -148,12 +149,15 @@ def problems_of(
     answer_column = answer or guess_column(rows[0], ANSWER_COLUMNS, "answer", where)
     level_column = has_column(rows[0], LEVEL_COLUMNS)
     items: list[Item] = []
+    columns: dict[str, Mapping[str, Any]] = {}
     for number, row in enumerate(rows, start=1):
-        text = read_prompt(column(dict(row), prompt_column, where), "", f"{where}, row {number}: {prompt_column}")
-        gold = gold_text(column(dict(row), answer_column, where))
+        place = f"{where}, row {number}"
+        text = read_prompt(column(row, prompt_column, place), f"{place}: {prompt_column}")
+        gold = gold_text(column(row, answer_column, place))
         level = gold_text(row.get(level_column)) if level_column else ""
-        items.append(Item(hashlib.sha256(repr(text).encode()).hexdigest()[:16], text, gold, level))
+        items.append(Item(problem_id(text), text, gold, level))
+        columns.setdefault(items[-1].id, row)
     kept, copies = merge_copies(items)
     if not kept:
         raise ValueError(f"{where}: no problem is left of {len(items)} rows; {copies}")
-    return ProblemSet(name, tuple(kept), copies, (str(copies),) if str(copies) else ())
+    return ProblemSet(name, tuple(kept), copies, (str(copies),) if str(copies) else (), columns=columns)

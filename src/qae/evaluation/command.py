@@ -44,7 +44,8 @@ def evaluate_model(
         concurrency: requests under way at once.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32 or bfloat16.
-        out: directory; the default depends on the model only, so the same command continues.
+        out: directory; the default depends on the model (of a run: its last checkpoint) only, so the same command
+            continues.
         watch: told of (set, samples finished, samples in all).
         progress: told of (finished, all, tokens) within a batch of the built-in engine.
 
@@ -65,8 +66,9 @@ def evaluate_model(
         from qae.evaluation.local import LocalSampler
         from qae.policies import load_policy
 
-        sampler = LocalSampler(load_policy(path, device=device, dtype=dtype), name=model, progress=progress)
-    out = out or Path("evals") / re.sub(r"[^\w.-]+", "-", model).strip("-")
+        name = model if path == model else f"{model} (step {step})"
+        sampler = LocalSampler(load_policy(path, device=device, dtype=dtype), name=name, progress=progress)
+    out = out or Path("evals") / re.sub(r"[^\w.-]+", "-", model if endpoint else path).strip("-")
     return evaluate(sets, sampler, settings, out, step=step, watch=watch), out
 
 

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -135,7 +136,7 @@ class EndpointSampler:
                 if error.code not in _PASSING:
                     raise EndpointError(failure) from error
                 pause = _retry_after(error.headers.get("Retry-After"), pause)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 failure = f"{url}: {type(error).__name__}: {error}"
             if attempt == self.retries:
                 raise EndpointError(f"{failure} (after {self.retries + 1} tries)")

@@ -1,8 +1,11 @@
 """Samples from a policy on this machine."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from qae.evaluation.samples import EvalSettings, Progress, Request, Sample, random_stream
 from qae.policies.policy import Policy
@@ -37,7 +40,7 @@ class LocalSampler:
     def __post_init__(self) -> None:
         """Name the model after its path, if no name was given."""
         self.name = self.name or Path(self.policy.name).name
-        self.about = {"engine": self.engine}
+        self.about = {"engine": self.engine, "weights": weights_id(self.policy)}
         self._engine: Engine | None = None
 
     def sample(self, requests: Sequence[Request], settings: EvalSettings, suffix: str) -> Iterator[list[Sample]]:
@@ -100,6 +103,22 @@ class LocalSampler:
                 f"{self.name} ({self.policy.context_tokens} tokens); set max_tokens={room} or less"
             )
         return asked or min(room, DEFAULT_MAX_TOKENS)
+
+
+def weights_id(policy: Policy) -> str:
+    """A hash of the first values of every tensor: another checkpoint under the same name has another.
+
+    Args:
+        policy: the model.
+
+    Returns:
+        A short text.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(policy.model.state_dict().items()):
+        values = tensor.detach().flatten()[:256].to(device="cpu", dtype=torch.float32)
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + values.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def chat_messages(

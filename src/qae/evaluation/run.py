@@ -1,17 +1,17 @@
 """`qae eval`: draw, grade, summarise, write records. Interrupted at any moment, it goes on where it stopped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import qae
 from qae.evaluation.benchmarks import ProblemSet
-from qae.evaluation.samples import EvalSettings, Request, Sample, SampleFile, Sampler
+from qae.evaluation.samples import EvalSettings, Request, SampleFile, Sampler
 from qae.evaluation.summary import Scored, Summary, summarise, table_markdown
 from qae.records import Regime, Rollout, RunWriter, atomic_write, to_json
 from qae.rewards import Grader, make_grader
-from qae.rewards.math import MathGrader
+from qae.rewards.weighted import verifier_of
 
 Watch = Callable[[str, int, int], None]
 
@@ -88,18 +88,24 @@ def _evaluate_one(
     grades = grader.grade(
         [(sample.completion, request.item.answer) for request, sample in rows],
         prompts=[request.item.prompt for request, _ in rows],
+        columns=_columns([problems.columns.get(request.item.id, {}) for request, _ in rows]),
     )
+    # a reward function says how good a completion is, not what its answer is
+    vote: Callable[[str], str | None] | None = getattr(verifier_of(grader), "vote", None)
     scored = [
-        Scored(request.item, sample, grade, _vote(grader, sample))
+        Scored(request.item, sample, grade, vote(sample.completion) if vote else None)
         for (request, sample), grade in zip(rows, grades, strict=True)
     ]
-    summary = summarise(problems.name, sampler.name, scored, settings.samples, notes=problems.notes)
+    summary = summarise(
+        problems.name, sampler.name, scored, settings.samples, notes=problems.notes, majority=vote is not None
+    )
     _write(directory, summary, scored, settings, step)
     return summary
 
 
-def _vote(grader: Grader, sample: Sample) -> str | None:
-    return grader.vote(sample.completion) if isinstance(grader, MathGrader) else sample.completion.strip() or None
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _write(directory: Path, summary: Summary, scored: Sequence[Scored], settings: EvalSettings, step: int) -> None:

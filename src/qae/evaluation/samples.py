@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from qae.records import atomic_write, to_json
+from qae.tasks.prompts import stop_strings
 from qae.tasks.task import Item
 
 Progress = Callable[[int, int, int], None]
@@ -45,14 +47,15 @@ class EvalSettings:
         """Refuse what cannot be sampled."""
         if self.samples < 1:
             raise ValueError(f"samples={self.samples} must be at least 1")
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} must not be negative; 0 is greedy")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature} must be a finite number, not negative; 0 is greedy")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]; 1 keeps all")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"temperature=0 draws the same completion {self.samples} times; set samples=1")
+        stop_strings(self.stop)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,15 @@ class Summary:
         return {"schema": SCHEMA, **asdict(self)}
 
 
-def summarise(name: str, model: str, scored: Sequence[Scored], samples: int, *, notes: Sequence[str] = ()) -> Summary:
+def summarise(
+    name: str,
+    model: str,
+    scored: Sequence[Scored],
+    samples: int,
+    *,
+    notes: Sequence[str] = (),
+    majority: bool = True,
+) -> Summary:
     """The numbers of an evaluation.
 
     A sample that could not be scored is left out; a problem without any is left out and counted. pass@k and
@@ -128,6 +136,7 @@ def summarise(name: str, model: str, scored: Sequence[Scored], samples: int, *, 
         scored: all samples, those of a problem anywhere in the list.
         samples: completions asked for per problem.
         notes: about the data.
+        majority: whether there are votes to count; without them there is no maj@k.
 
     Returns:
         The summary.
@@ -157,7 +166,7 @@ def summarise(name: str, model: str, scored: Sequence[Scored], samples: int, *, 
         problems=results,
         unscored=len(by_problem) - len(usable),
         pass_at={k: bootstrap_interval([pass_at_k(r.samples, r.correct, k) for r in results]) for k in sizes},
-        maj_at={k: bootstrap_interval([maj_at_k(*votes[p], k) for p in usable]) for k in sizes if k > 1},
+        maj_at={k: bootstrap_interval([maj_at_k(*votes[p], k) for p in usable]) for k in sizes if k > 1 and majority},
         truncated_frac=_share(row.sample.truncated for row in scored),
         unparseable_frac=_share(row.grade.reason == "unparseable" for row in scored),
         timeout_frac=_share(row.grade.reason == "timeout" for row in scored),

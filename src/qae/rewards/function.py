@@ -175,15 +175,23 @@ class FunctionGrader:
     def _number(self, value: Any, row: int, pairs: Sequence[tuple[str, str]]) -> float | None:
         if value is None:
             return None
-        if not isinstance(value, Real) and hasattr(value, "item"):
-            value = value.item()
-        if not isinstance(value, Real) or (isinstance(value, float) and math.isinf(value)):
+        number = _float(value)
+        if math.isinf(number):
             raise RewardFunctionError(
                 f"reward function {self.name} returned {_short(value)} on row {row} (completion "
                 f"{_short(pairs[row][0])}); return a finite number, or None if the row cannot be scored"
             )
-        number = float(value)
         return None if math.isnan(number) else number
+
+
+def _float(value: Any) -> float:
+    """A number, or an array or tensor of one, as a float; infinity for anything else."""
+    try:
+        scalar = value if isinstance(value, Real) or not hasattr(value, "item") else value.item()
+        return float(scalar) if isinstance(scalar, Real) else math.inf
+    # an array or tensor of several, or an integer beyond any float
+    except (ValueError, RuntimeError, OverflowError):
+        return math.inf
 
 
 def load_function(name: str) -> Callable[..., Any]:

@@ -44,19 +44,24 @@ class ExactGrader:
         """One verdict per (completion, gold); an empty gold is unusable."""
         return [self._grade(completion, gold) for completion, gold in pairs]
 
+    def vote(self, completion: str) -> str | None:
+        """The answer as it is compared, for counting votes (maj@k), or None."""
+        answer = extract_answer(completion, self._extract) if self._extract else completion
+        return None if answer is None else self._compared(answer)
+
     def close(self) -> None:
         """Nothing to end."""
 
     def _grade(self, completion: str, gold: str) -> Grade:
-        answer = extract_answer(completion, self._extract) if self._extract else completion
         if not gold.strip():
             return _UNUSABLE
-        if answer is None:
+        given = self.vote(completion)
+        if given is None:
             return _UNPARSEABLE
-        given, expected = answer.strip(), gold.strip()
-        if self._ignore_case:
-            given, expected = given.casefold(), expected.casefold()
-        return _CORRECT if given == expected else _WRONG
+        return _CORRECT if given == self._compared(gold) else _WRONG
+
+    def _compared(self, text: str) -> str:
+        return text.strip().casefold() if self._ignore_case else text.strip()
 
 
 class NumericGrader:
@@ -103,6 +108,11 @@ class NumericGrader:
         """One verdict per (completion, gold); a gold that is no number is unusable."""
         return [self._grade(completion, gold) for completion, gold in pairs]
 
+    def vote(self, completion: str) -> str | None:
+        """The exact value of the answer, for counting votes (maj@k), or None."""
+        given = self._given(completion)
+        return None if given is None else str(given)
+
     def close(self) -> None:
         """Nothing to end."""
 
@@ -110,12 +120,15 @@ class NumericGrader:
         expected = _number(gold)
         if expected is None:
             return _UNUSABLE
-        answer = extract_answer(completion, self._extract)
-        given = None if answer is None else _number(answer)
+        given = self._given(completion)
         if given is None:
             return _UNPARSEABLE
         allowed = max(self._tolerance, self._relative * abs(expected))
         return _CORRECT if abs(given - expected) <= allowed else _WRONG
+
+    def _given(self, completion: str) -> Any:
+        answer = extract_answer(completion, self._extract)
+        return None if answer is None else _number(answer)
 
 
 class RegexGrader:
@@ -156,21 +169,26 @@ class RegexGrader:
         """One verdict per (completion, gold); an empty gold is unusable."""
         return [self._grade(completion, gold) for completion, gold in pairs]
 
+    def vote(self, completion: str) -> str | None:
+        """The answer as it is compared, for counting votes (maj@k), or None."""
+        answer = None
+        for match in self._pattern.finditer(completion):
+            answer = match[self._group]
+        return None if answer is None else self._compared(answer)
+
     def close(self) -> None:
         """Nothing to end."""
 
     def _grade(self, completion: str, gold: str) -> Grade:
         if not gold.strip():
             return _UNUSABLE
-        answer = None
-        for match in self._pattern.finditer(completion):
-            answer = match[self._group]
-        if answer is None:
+        given = self.vote(completion)
+        if given is None:
             return _UNPARSEABLE
-        given, expected = answer.strip(), gold.strip()
-        if self._ignore_case:
-            given, expected = given.casefold(), expected.casefold()
-        return _CORRECT if given == expected else _WRONG
+        return _CORRECT if given == self._compared(gold) else _WRONG
+
+    def _compared(self, text: str) -> str:
+        return text.strip().casefold() if self._ignore_case else text.strip()
 
 
 def _number(text: str) -> Any:

@@ -1,5 +1,6 @@
 """The graders by name, and how a config asks for one."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,10 @@ def _part(spec: str | Mapping[str, Any]) -> Part:
     none = none or ("skip" if name.startswith(PREFIX) else "unscored")
     if none not in ("skip", "unscored"):
         raise ValueError(f"grader {name}: none={none!r} must be 'skip' or 'unscored'")
-    return Part(label or name, make_grader(settings), 1.0 if weight is None else float(weight), none)
+    weight = 1.0 if weight is None else weight
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+        raise ValueError(f"grader {name}: weight={weight!r} must be a finite number")
+    return Part(label or name, make_grader(settings), float(weight), none)
 
 
 def _single(name: str, settings: dict[str, Any]) -> Grader:

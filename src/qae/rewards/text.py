@@ -34,6 +34,11 @@ class LastNumberGrader:
         """One verdict per (completion, gold)."""
         return [_compared(last_number(completion), _gold_number(gold)) for completion, gold in pairs]
 
+    def vote(self, completion: str) -> str | None:
+        """The last number in one spelling, for counting votes (maj@k), or None."""
+        number = last_number(completion)
+        return None if number is None else str(number.normalize())
+
     def close(self) -> None:
         """Nothing to end."""
 

@@ -26,6 +26,11 @@ class Part:
     none: Literal["unscored", "skip"] = "unscored"
 
 
+def verifier_of(grader: Grader) -> Grader:
+    """The grader whose outcome counts: the first of a weighted sum, any other itself."""
+    return verifier_of(grader.parts[0].grader) if isinstance(grader, WeightedGrader) else grader
+
+
 class WeightedGrader:
     """Weighted sum of several graders.
 

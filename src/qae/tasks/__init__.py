@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from qae.tasks.arithmetic import ArithmeticTask
 from qae.tasks.data import DataTask
 from qae.tasks.few_shot import FewShotArithmeticTask, WordedArithmeticTask
@@ -26,7 +28,7 @@ def make_task(config: Mapping[str, Any], seed: int) -> Task:
         The task.
 
     Raises:
-        ValueError: an unknown name or option; the text names the nearest right one.
+        ValueError: an unknown name or option (the text names the nearest right one), or a value of another type.
 
     Example:
         >>> make_task({"name": "arithmetic", "levels": ["1x1"]}, seed=0).train_item(0).level
@@ -38,15 +40,25 @@ def make_task(config: Mapping[str, Any], seed: int) -> Task:
         near = _nearest(str(name), TASKS)
         raise ValueError(f"task.name: unknown task {name!r}{near}; tasks are {', '.join(TASKS)}")
     make = TASKS[name]
-    known = [key for key in inspect.signature(make).parameters if key != "seed"]
-    for key in options:
+    known = {key: option for key, option in inspect.signature(make).parameters.items() if key != "seed"}
+    for key, value in options.items():
         if key not in known:
             near = _nearest(key, known)
             raise ValueError(f"task.{key}: no option of task {name}{near}; options are {', '.join(known)}")
+        if known[key].annotation is not inspect.Parameter.empty:
+            options[key] = _of_type(known[key].annotation, key, value)
     return make(seed=seed, **options)
 
 
-def _nearest(word: str, known: "Mapping[str, Any] | list[str]") -> str:
+def _of_type(annotation: Any, key: str, value: object) -> Any:
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        wanted = " or ".join(dict.fromkeys(one["msg"] for one in error.errors()))
+        raise ValueError(f"task.{key}={value!r}: {wanted}") from None
+
+
+def _nearest(word: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 

@@ -1,6 +1,7 @@
 """The same problem more than once: one item for each, none for those whose copies contradict each other."""
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qae.rewards.compare import canonical, gold_answer
@@ -66,7 +67,7 @@ def merge_copies(items: Iterable[Item]) -> tuple[list[Item], Copies]:
     """
     problems: dict[str, _Problem] = {}
     for item in items:
-        key = problem_key(item)
+        key = problem_text(item.prompt)
         if (known := problems.get(key)) is None:
             problems[key] = _Problem(item, {item.answer}, 1)
         else:
@@ -84,8 +85,17 @@ def merge_copies(items: Iterable[Item]) -> tuple[list[Item], Copies]:
     return kept, Copies(rows, len(kept), rows - len(kept) - lost, len(dropped), lost)
 
 
-def problem_key(item: Item) -> str:
-    """The prompt as one text with single spaces: equal for copies of a problem."""
-    prompt = item.prompt
+def problem_id(prompt: str | Sequence[Mapping[str, str]]) -> str:
+    r"""A short id of a problem: copies have the same, however their white space differs.
+
+    Example:
+        >>> problem_id("What is  1+1?") == problem_id("What is 1+1?\n")
+        True
+    """
+    return hashlib.sha256(problem_text(prompt).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def problem_text(prompt: str | Sequence[Mapping[str, str]]) -> str:
+    """A prompt as one text with single spaces."""
     text = prompt if isinstance(prompt, str) else "\n".join(f"{m['role']}: {m['content']}" for m in prompt)
     return " ".join(text.split())

@@ -1,7 +1,6 @@
 """`data`: problems of the user's own, from a JSONL or Parquet file or the Hub."""
 
 import functools
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -9,13 +8,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from qae.rewards import Grade, make_grader
+from qae.rewards import Grade, Grader, make_grader
 from qae.rewards.function import FunctionGrader
 from qae.rewards.table import GraderSpec
+from qae.rewards.weighted import verifier_of
 from qae.tasks.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, gold_text, guess_column
-from qae.tasks.copies import merge_copies
+from qae.tasks.copies import merge_copies, problem_id
 from qae.tasks.generated import is_heldout
-from qae.tasks.prompts import encode_prompt, read_prompt
+from qae.tasks.prompts import encode_prompt, read_prompt, stop_strings
 from qae.tasks.rows import Row, column, iter_rows
 from qae.tasks.task import Item
 
@@ -75,13 +75,15 @@ class DataTask:
         system: str | None = None,
         suffix: str = "",
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        stop: tuple[str, ...] | list[str] = (),
+        stop: str | Sequence[str] = (),
         merge_copies: bool = True,
         long_prompts: str = "refuse",
     ):
         if long_prompts not in ("refuse", "drop"):
             raise ValueError(f"task.long_prompts={long_prompts!r} must be 'refuse' or 'drop'")
-        self.stop = tuple(stop)
+        if not 0 <= heldout <= 1:
+            raise ValueError(f"task.heldout={heldout} must lie between 0 (hold nothing out) and 1")
+        self.stop = stop_strings(stop)
         self.notes: tuple[str, ...] = ()
         self._seed, self._chat, self._system = seed, chat, system
         self._path, self._merge, self._long_prompts = path, merge_copies, long_prompts
@@ -90,7 +92,7 @@ class DataTask:
             self._grader = make_grader(grader)
         except ValueError as error:
             raise ValueError(f"task.grader: {error}") from error
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[tuple[str, str], Row] = {}
         read = functools.partial(self._read, columns=(prompt, answer, level), suffix=suffix)
         items = read(path, iter_rows(path, split=split, subset=subset))
         if eval_path is not None:
@@ -115,7 +117,7 @@ class DataTask:
 
     def grade(self, pairs: list[tuple[Item, str]]) -> list[Grade]:
         """The grader's verdicts; a reward function also sees the prompts and all columns of the row."""
-        rows = [self._rows[item.id] for item, _ in pairs]
+        rows = [self._rows[item.id, item.answer] for item, _ in pairs]
         names = dict.fromkeys(name for row in rows for name in row)
         return self._grader.grade(
             [(completion, item.answer) for item, completion in pairs],
@@ -181,12 +183,13 @@ class DataTask:
         for number, row in enumerate(rows, start=1):
             prompt_column = prompt_column or guess_column(row, PROMPT_COLUMNS, "prompt", path)
             answer_column = answer_column or guess_column(row, ANSWER_COLUMNS, "answer", path)
-            prompt = read_prompt(column(row, prompt_column, path), suffix, f"{path}, row {number}: {prompt_column}")
-            gold = gold_text(column(row, answer_column, path))
-            level = "" if level_column is None else str(column(row, level_column, path))
-            item_id = hashlib.sha256(repr(prompt).encode()).hexdigest()[:16]
-            self._rows.setdefault(item_id, row)
-            yield Item(item_id, prompt, gold, level)
+            place = f"{path}, row {number}"
+            prompt = read_prompt(column(row, prompt_column, place), f"{place}: {prompt_column}")
+            gold = gold_text(column(row, answer_column, place))
+            level = "" if level_column is None else str(column(row, level_column, place))
+            item_id = problem_id(prompt)
+            self._rows.setdefault((item_id, gold), row)
+            yield Item(item_id, prompt + suffix if isinstance(prompt, str) else prompt, gold, level)
 
     def _check(self, path: str, rows: int, heldout: float, grader: GraderSpec) -> None:
         if not self._train:
@@ -196,24 +199,26 @@ class DataTask:
                 f"{path}: task.heldout={heldout} of {rows} rows holds none out; raise it, give task.eval_path, or set "
                 "task.heldout=0 to train without evaluation"
             )
-        if isinstance(self._grader, FunctionGrader):
+        verifier = verifier_of(self._grader)
+        if isinstance(verifier, FunctionGrader):
             return
         items = self._train + self._heldout
-        if self._all_unusable(items[:_GOLDS_LOOKED_AT]) and self._all_unusable(items):
+        if _all_unusable(verifier, items[:_GOLDS_LOOKED_AT]) and _all_unusable(verifier, items):
             raise ValueError(
                 f"{path}: the grader {grader} can use none of the {len(items)} answers (first: {items[0].answer!r}); "
                 "choose another task.grader or task.answer column"
             )
-
-    def _all_unusable(self, items: Sequence[Item]) -> bool:
-        reasons = Counter(grade.reason for grade in self.grade([(item, "") for item in items]))
-        counts = getattr(self._grader, "counts", None)
-        if isinstance(counts, Counter):
-            counts.clear()
-        return reasons["unusable_gold"] == len(items)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019  # a step may span two passes; a task lives as long as the run
     def _order(self, turn: int) -> list[int]:
         order = list(range(len(self._train)))
         Random(f"data/{self._seed}/{turn}").shuffle(order)
         return order
+
+
+def _all_unusable(grader: Grader, items: Sequence[Item]) -> bool:
+    reasons = Counter(grade.reason for grade in grader.grade([("", item.answer) for item in items]))
+    counts = getattr(grader, "counts", None)
+    if isinstance(counts, Counter):
+        counts.clear()
+    return reasons["unusable_gold"] == len(items)

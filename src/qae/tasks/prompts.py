@@ -50,12 +50,33 @@ def encode_prompt(
     return list(cast(list[int], rendered))
 
 
-def read_prompt(value: object, suffix: str, where: str) -> str | tuple[dict[str, str], ...]:
+def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    r"""What a config gives as `stop`: one string, or several.
+
+    Args:
+        stop: not empty, where it is text.
+
+    Returns:
+        The strings.
+
+    Raises:
+        ValueError: one of them is empty, which would end every completion before it began.
+
+    Example:
+        >>> stop_strings("Question:"), stop_strings(["\\n", "</s>"])
+        (('Question:',), ('\\n', '</s>'))
+    """
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(string, str) and string for string in strings):
+        raise ValueError(f"stop={list(strings)} must be texts of at least one character; leave it out for none")
+    return strings
+
+
+def read_prompt(value: object, where: str) -> str | tuple[dict[str, str], ...]:
     """A cell of a data set as a prompt.
 
     Args:
         value: text, or a list of messages with role and content.
-        suffix: text to append to a plain prompt.
         where: the place, for the error.
 
     Returns:
@@ -65,11 +86,11 @@ def read_prompt(value: object, suffix: str, where: str) -> str | tuple[dict[str,
         ValueError: it is neither.
 
     Example:
-        >>> read_prompt([{"role": "user", "content": "1+1?", "name": "me"}], "", "data.jsonl, row 1")
+        >>> read_prompt([{"role": "user", "content": "1+1?", "name": "me"}], "data.jsonl, row 1")
         ({'role': 'user', 'content': '1+1?'},)
     """
     if isinstance(value, str) and value.strip():
-        return value + suffix
+        return value
     if isinstance(value, (list, tuple)) and value:
         messages = cast(Sequence[object], value)
         fields = [cast(Mapping[str, object], m) if isinstance(m, Mapping) else {} for m in messages]

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from qae.rewards import Grade
 from qae.rewards.extract import extract_answer
 from qae.tasks.generated import is_heldout
-from qae.tasks.prompts import encode_prompt
+from qae.tasks.prompts import encode_prompt, stop_strings
 from qae.tasks.task import Item
 
 SUFFIX = "\nGive the final answer between <answer> and </answer>."
@@ -61,14 +61,14 @@ class ReasoningGymTask:
         chat: bool | None = None,
         system: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
     ):
         if not 0 < heldout < 1:
             raise ValueError(f"task.heldout={heldout} must lie between 0 and 1")
         if problems < 2:
             raise ValueError(f"task.problems={problems} must be at least 2")
         extract_answer("", extract)
-        self.stop = tuple(stop)
+        self.stop = stop_strings(stop)
         self._seed, self._heldout, self._extract = seed, heldout, tuple(extract)
         self._suffix = SUFFIX if suffix is None else suffix
         self._chat, self._system = chat, system

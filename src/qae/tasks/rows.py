@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -52,13 +53,13 @@ def iter_rows(
         raise ValueError(f"{label}{path}: no rows in it")
 
 
-def column(row: Row, name: str, path: str) -> Any:
+def column(row: Mapping[str, Any], name: str, where: str) -> Any:
     """The value of a column; dots go into nested columns, as in `reward_model.ground_truth`.
 
     Args:
         row: the row.
         name: the column.
-        path: of the data, for the error.
+        where: the row is from, for the error.
 
     Returns:
         The value.
@@ -75,30 +76,61 @@ def column(row: Row, name: str, path: str) -> Any:
         if not isinstance(value, Mapping) or part not in value:
             near = difflib.get_close_matches(name, list(row), n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{path} has no column {name!r}{hint}; its columns are {', '.join(row)}")
+            raise ValueError(f"{where} has no column {name!r}{hint}; its columns are {', '.join(row)}")
         value = cast(Mapping[str, Any], value)[part]
     return value
 
 
 def _read_jsonl(file: Path) -> Iterator[Row]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
+            place = f"{file}, line {number}"
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{file}, line {number}: not JSON ({error}); each line must be one object") from None
+                # some editors begin a file with a byte order mark
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not text.strip():
+                    continue
+                row = json.loads(text, object_pairs_hook=_object)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{place}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+            except _TwiceTheSame as error:
+                raise ValueError(f"{place}: the column {error} stands there twice; keep one of them") from None
+            # integers of more than 4,300 digits and deep nesting are errors of other kinds than bad JSON
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{place}: not JSON ({error}); each line must be one object") from None
             if not isinstance(row, dict):
-                raise ValueError(f"{file}, line {number}: {type(row).__name__} instead of an object")
+                raise ValueError(f"{place}: {type(row).__name__} instead of an object")
             yield cast(Row, row)
 
 
+class _TwiceTheSame(Exception):
+    """A JSON object has a name twice: Python would keep the last and say nothing."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceTheSame(_repeated([name for name, _ in pairs]))
+    return found
+
+
+def _repeated(names: list[str]) -> str:
+    return ", ".join(name for name, count in Counter(names).items() if count > 1)
+
+
 def _read_parquet(file: Path) -> Iterator[Row]:
+    import pyarrow
     import pyarrow.parquet as parquet
 
-    for batch in parquet.ParquetFile(file).iter_batches(batch_size=4_096):
-        yield from cast(list[Row], batch.to_pylist())
+    try:
+        table = parquet.ParquetFile(file)
+        if twice := _repeated(table.schema_arrow.names):
+            raise ValueError(f"{file}: the column {twice} stands there twice; keep one of them")
+        batches = table.iter_batches(batch_size=4_096)
+        while (batch := next(batches, None)) is not None:
+            yield from cast(list[Row], batch.to_pylist())
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file}: not a Parquet file that can be read ({error})") from error
 
 
 def _read_hub(path: str, split: str, subset: str | None, label: str) -> Iterator[Row]:

@@ -37,7 +37,7 @@ from qae.evaluation.heldout import evaluate_heldout
 from qae.policies import Policy, load_policy
 from qae.records import RunWriter, read_metrics
 from qae.sampling import SamplingParams, make_engine
-from qae.tasks import Task, make_task
+from qae.tasks import Item, Task, make_task
 from qae.trainer.batch import Batch, Group, collect, difficulty_report, train_params
 from qae.trainer.checkpoint import Progress, checkpoints, read_progress, restore, save_checkpoint
 from qae.trainer.config import TrainConfig
@@ -120,7 +120,8 @@ def train(
     writer.truncate_after(progress.step if checkpoint else -1)
     writer.write_config(yaml.safe_dump({**config.model_dump(mode="json"), "about": about}, sort_keys=False))
     tell("start", config=config, run_dir=directory, resumed_step=progress.step if checkpoint else None)
-    for text in _notes(config, fault):
+    heldout = task.heldout_items(config.eval.problems)
+    for text in _notes(config, task, heldout, fault):
         tell("note", text=text)
 
     def phase(name: str, done: int = 0, total: int = 0, tokens: int = 0) -> None:
@@ -136,7 +137,7 @@ def train(
             engine,
             task,
             policy.tokenizer,
-            task.heldout_items(config.eval.problems),
+            heldout,
             samples=config.eval.samples,
             params=_eval_params(config, task),
             seed=config.seed,
@@ -156,7 +157,7 @@ def train(
         now = replace(progress, seconds=seconds())
         save_checkpoint(directory, learner, now, about, config.checkpoint)
 
-    if config.eval.problems and not checkpoint:
+    if heldout and not checkpoint:
         evaluate()
     with _stop_request(tell) as stop_requested:
         while progress.step < config.steps:
@@ -198,7 +199,7 @@ def train(
                     f"no group to learn from in {EMPTY_STEPS} steps ({difficulty_report(batch.sampled)}): make the "
                     f"task easier or harder, check the grader, or continue with `qae train --resume {directory}`"
                 )
-            if config.eval.problems and _due(step, config.eval.every, config.steps):
+            if heldout and _due(step, config.eval.every, config.steps):
                 evaluate()
             if _due(step, config.checkpoint.every, config.steps) or stop_requested():
                 save()
@@ -291,6 +292,12 @@ def _task(config: TrainConfig) -> Task:
 
 
 def _check_lengths(config: TrainConfig, policy: Policy, task: Task) -> None:
+    """Refuse, or let a task that knows all its prompts leave out, what does not fit into the context."""
+    if fit_prompts := getattr(task, "fit_prompts", None):
+        try:
+            fit_prompts(policy.tokenizer, policy.context_tokens - config.rollout.max_tokens)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     items = [task.train_item(i) for i in range(min(64, task.size or 64))]
     prompt = max(len(task.encode(item, policy.tokenizer)) for item in items)
     if prompt + config.rollout.max_tokens > policy.context_tokens:
@@ -326,8 +333,11 @@ def _about(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _notes(config: TrainConfig, fault: str | None) -> Iterator[str]:
-    """What the run has to say about itself before it begins."""
+def _notes(config: TrainConfig, task: Task, heldout: list[Item], fault: str | None) -> Iterator[str]:
+    """What the run has to say about itself and its data before it begins."""
+    yield from getattr(task, "notes", ())
+    if config.eval.problems and not heldout:
+        yield "no problem is held out: the run is not evaluated"
     reason = config.inexact_skipping()
     if config.algorithm.skip_zero_advantage == "auto" and reason:
         yield f"rows with advantage 0 are not skipped: {reason}"
