@@ -272,10 +272,34 @@ class RecordsConfig(Section):
 
 
 class EngineConfig(Section):
-    """What runs the experiment."""
+    """What runs the experiment. Keys beside the name belong to `verl`."""
 
-    name: Literal["local"] = "local"
-    """`local`: this process."""
+    name: Literal["local", "verl"] = "local"
+    """`local`: this process. `verl`: Ray workers (FSDP2 and vLLM), on one machine or a cluster."""
+    platform: Literal["cuda", "cpu"] = "cuda"
+    """verl only. `cpu`: processors, gloo and the built-in sampler, for development and CI."""
+    workers: PositiveInt = 8
+    """verl only: GPUs (or processes, on cpu) of each node."""
+    nodes: PositiveInt = 1
+    """verl only: machines; more than one need a Ray cluster that has them."""
+    rollout: Literal["vllm", "sglang"] = "vllm"
+    """verl only: what samples on GPUs."""
+    tensor_parallel: PositiveInt = 1
+    """verl only: GPUs that share one rollout replica."""
+    max_prompt_tokens: PositiveInt | None = None
+    """verl only: longest prompt; null: as long as the longest one is, or the model's context leaves."""
+    prepare_only: bool = False
+    """verl only: write data, settings and the command into the run directory, and run nothing."""
+    overrides: tuple[str, ...] = ()
+    """verl only: further overrides in verl's own words, which come last."""
+
+    @model_validator(mode="after")
+    def _belongs(self) -> "EngineConfig":
+        if self.name == "local":
+            for key, field in type(self).model_fields.items():
+                if key != "name" and getattr(self, key) != field.default:
+                    raise ValueError(f"{key}={getattr(self, key)} belongs to engine=verl; add engine=verl")
+        return self
 
 
 class TrainConfig(Section):
