@@ -1,11 +1,14 @@
 """The command: what it prints, its exit codes, and that an error is one line with the next step."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -15,8 +18,10 @@ import pytest
 import yaml
 
 import qae
+import qae.audit
 import qae.report
 from fake_events import fake_run
+from fake_runs import fake_run as recorded_run
 from qae import cli
 from qae.evaluation import command
 from qae.evaluation.samples import EvalSettings
@@ -72,7 +77,18 @@ def trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         return out
 
     monkeypatch.setattr(loop, "train", train)
+
+    def audit_paths(paths: list[Path]) -> dict[str, Any]:
+        if called.get("audit_raises") is not None:
+            raise called["audit_raises"]
+        return {"paths": paths}
+
+    def save_audit(record: dict[str, Any], run_dir: Path) -> None:
+        called["audit"] = (record, run_dir)
+
     monkeypatch.setattr(qae.report, "write_report", write_report, raising=False)
+    monkeypatch.setattr(qae.audit, "audit_paths", audit_paths)
+    monkeypatch.setattr(qae.audit, "save_audit", save_audit)
     return called
 
 
@@ -86,7 +102,7 @@ def one_red_line(code: int, err: str) -> str:
 def test_help_lists_the_commands(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for name in ("train", "eval", "recipes", "fetch", "report"):
+    for name in ("train", "eval", "recipes", "fetch", "audit", "report"):
         assert re.search(rf"\b{name}\b", out)
 
 
@@ -193,9 +209,14 @@ def test_train_says_what_it_does_before_torch_is_loaded(run: Run, trainer: dict[
     assert "held-out problems" in out and "report.html" in lines[-1]
     assert trainer["config"] == TrainConfig.load("tiny", "steps=3", "algorithm.advantage=mean")
     assert trainer["report"] == ([trainer["run_dir"]], trainer["run_dir"] / "report.html", None)
+    assert trainer["audit"] == ({"paths": [trainer["run_dir"]]}, trainer["run_dir"])
 
 
-def test_a_failing_report_does_not_fail_the_run(run: Run, trainer: dict[str, Any]) -> None:
+def test_a_failing_audit_or_report_does_not_fail_the_run(run: Run, trainer: dict[str, Any]) -> None:
+    trainer["audit_raises"] = KeyError("y")
+    code, out, _ = run("train", "steps=3")
+    assert code == 0 and f"warning: the audit failed (KeyError: 'y'); try: qae audit {trainer['run_dir']}" in out
+    assert trainer["report"]
     trainer["report_raises"] = ZeroDivisionError("x")
     code, out, _ = run("train", "steps=3")
     assert code == 0
@@ -252,6 +273,88 @@ def test_report_writes_beside_one_run_and_here_for_several(run: Run, trainer: di
     assert run("report", "a", "b")[:2] == (0, "report.html\n")
     run("report", "a", "b", "-o", "c.html", "--title", "Mine")
     assert trainer["report"] == ([Path("a"), Path("b")], Path("c.html"), "Mine")
+
+
+def test_report_as_markdown_is_shown_or_written(run: Run, tmp_path: Path) -> None:
+    made = recorded_run(tmp_path / "made", steps=6, rows=8)
+    code, out, _ = run("report", str(made), "--markdown")
+    assert code == 0 and out.startswith("| run | seeds |") and "- 6 steps of 32 prompts" in out
+    file = tmp_path / "deep" / "r.md"
+    assert run("report", str(made), "--markdown", "-o", str(file))[:2] == (0, f"{file}\n")
+    assert file.read_text() == out
+
+
+def test_report_options_that_contradict_are_one_red_line(run: Run) -> None:
+    line = one_red_line(*run("report", "a", "--watch", "--png")[::2])
+    assert line == "--watch cannot go with --png: leave out one of them"
+    assert one_red_line(*run("report", "a", "--markdown", "--png")[::2]).startswith("--markdown cannot go with --png")
+
+
+@pytest.mark.parametrize("options", [[], ["--watch"], ["--markdown"], ["--png"]])
+def test_report_of_no_run_is_one_red_line(run: Run, tmp_path: Path, options: list[str]) -> None:
+    line = one_red_line(*run("report", str(tmp_path), *options)[::2])
+    assert line.startswith(f"{tmp_path} is not a run directory: it has neither config.yaml nor metrics.jsonl")
+    assert line.endswith("or audit other programs' logs with `qae audit`")
+
+
+def test_a_port_that_is_taken_is_one_red_line(run: Run, tmp_path: Path) -> None:
+    made = recorded_run(tmp_path / "made", steps=3, rows=8)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_red_line(*run("report", str(made), "--watch", f"--port={port}")[::2])
+    assert line.startswith(f"port {port} cannot be used (") and line.endswith("0 takes any free one")
+
+
+def test_report_watches_until_ctrl_c(tmp_path: Path) -> None:
+    made = recorded_run(tmp_path / "made", steps=3, rows=8)
+    process = subprocess.Popen(
+        [*QAE, "report", str(made), "--watch", "--port=0"], stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout
+    address = process.stdout.readline().split()[0]
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        assert b"3 steps of 32 prompts" in answer.read()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+def test_audit_of_a_run_is_kept_for_its_report(run: Run, tmp_path: Path) -> None:
+    made = recorded_run(tmp_path / "made", steps=6, rows=16)
+    numbers = tmp_path / "numbers.json"
+    code, out, err = run("audit", str(made), "--k=0.25", "--k=0.5", "--json", str(numbers))
+    assert (code, err) == (0, "")
+    assert "| quantile K=0.25 " in out and "| quantile K=0.4 " not in out
+    assert f"kept: {made / 'audit.json'}    look at it: qae report {made}" in out
+    assert json.loads(numbers.read_text()) == json.loads((made / "audit.json").read_text())
+    assert run("report", str(made))[0] == 0
+    assert "What other baselines would have done" in (made / "report.html").read_text()
+
+
+def test_audit_of_a_dump_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
+    dump = tmp_path / "dump.jsonl"
+    dump.write_text("".join(f'{{"prompt_id": "u{i}", "reward": {i % 2}}}\n' for i in range(8)))
+    code, out, _ = run("audit", str(dump))
+    assert code == 0 and "every group has one member, so there is no baseline" in out
+    assert list(tmp_path.iterdir()) == [dump]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["missing"], "missing does not exist"),
+        (["empty"], "found neither rollouts nor scalars in empty; expected JSONL with a prompt and a reward"),
+        (["dump.jsonl", "--k=40"], "k=40.0 must lie strictly between 0 and 1 (k is a fraction: 0.4?)"),
+    ],
+)
+def test_audit_errors_are_one_red_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("dump.jsonl").write_text('{"prompt_id": 1, "rewards": [1, 0]}')
+    assert one_red_line(*run("audit", *arguments)[::2]) == says
 
 
 @pytest.fixture

@@ -170,11 +170,16 @@ def _stopped(view: Any, line: str) -> NoReturn:
 
 
 def _report_after(view: Any, run_dir: Path) -> Path | None:
+    from qae.audit import audit_paths, save_audit
     from qae.report import write_report
 
     try:
+        save_audit(audit_paths([run_dir]), run_dir)
+    except Exception as error:  # the run is worth more than its audit, and than its report
+        view.say(f"warning: the audit failed ({type(error).__name__}: {error}); try: qae audit {run_dir}")
+    try:
         return write_report([run_dir], run_dir / "report.html")
-    except Exception as error:  # the run is worth more than its report
+    except Exception as error:
         view.say(f"warning: the report failed ({type(error).__name__}: {error}); try: qae report {run_dir}")
         return None
 
@@ -285,16 +290,72 @@ def fetch(what: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instru
 
 
 @app.command()
+def audit(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Runs, dumps and logs of qae, verl, TRL, TensorBoard or wandb; JSONL."),
+    ],
+    k: Annotated[
+        list[float] | None, typer.Option(help="K to compare; may be repeated.", show_default="0.2 to 0.8")
+    ] = None,
+    right_above: Annotated[
+        float | None,
+        typer.Option(help="Where no outcome is logged: a completion is right if its reward is above this."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers there.")] = None,
+) -> None:
+    """Say what other baselines would have done with logged rewards, what happened to the entropy, and which K.
+
+    The audit of one run directory is left there as audit.json: `qae report` shows it.
+    """
+    from qae.audit import audit_paths, audit_text, save_audit
+    from qae.audit.whatif import DEFAULT_KS
+    from qae.records import atomic_write, to_json
+
+    found = audit_paths(paths, ks=k or DEFAULT_KS, right_above=right_above)
+    typer.echo(audit_text(found), nl=False)
+    if json_file is not None:
+        atomic_write(json_file, to_json(found) + "\n")
+        typer.echo(f"\nnumbers: {json_file}")
+    if len(paths) == 1 and (paths[0] / "metrics.jsonl").is_file():
+        typer.echo(f"\nkept: {save_audit(found, paths[0])}    look at it: qae report {paths[0]}")
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are compared.")],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="HTML file.", show_default="RUN/report.html; report.html for several"),
+        typer.Option("-o", "--out", help="File to write.", show_default="RUN/report.html; report.html for several"),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of a page: to -o, or shown.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Also a picture of the page; needs Chromium or Chrome.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve the page here while the runs go on.")] = False,
+    port: Annotated[int, typer.Option(help="Port of --watch on 127.0.0.1; 0: any free one.")] = 8765,
 ) -> None:
     """Write one self-contained HTML page about runs."""
-    from qae.report import write_report
+    from qae.records import atomic_write
+    from qae.report import serve_report, write_markdown, write_png, write_report
+    from qae.trainer.keys import ConfigError
 
-    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
-    typer.echo(write_report(runs, out or default, title=title))
+    asked = {"--watch": watch, "--markdown": markdown, "--png": png, "--out": out is not None}
+    for alone, others in (("--watch", ("--markdown", "--png", "--out")), ("--markdown", ("--png",))):
+        clash = next((other for other in others if asked[alone] and asked[other]), None)
+        if clash:
+            raise ConfigError(f"{alone} cannot go with {clash}: leave out one of them")
+    if watch:
+        serve_report(runs, port=port, title=title, ready=lambda at: typer.echo(f"{at}  (Ctrl-C stops)"))
+        return
+    if markdown:
+        text = write_markdown(runs)
+        if out is None:
+            typer.echo(text, nl=False)
+        else:
+            atomic_write(out, text)
+            typer.echo(out)
+        return
+    page = write_report(runs, out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html")), title=title)
+    typer.echo(page)
+    if png:
+        typer.echo(write_png(page, page.with_suffix(".png")))

@@ -61,6 +61,11 @@ class Evidence:
     before: float
     after: float
 
+    @property
+    def moved(self) -> bool:
+        """By more than a quarter."""
+        return abs(self.after - self.before) > max(0.25 * abs(self.before), 1e-3)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -200,6 +205,51 @@ def detect_from_metrics(metrics: Sequence[Mapping[str, Any]], *, thresholds: Thr
         metrics=series,
         thresholds=thresholds,
     )
+
+
+class LiveDetector:
+    """Asked after each step of a run; speaks once about each kind of failure.
+
+    Judging takes time in proportion to the history, so a long history is judged less often: a run of n steps is judged
+    about 200 log(n / 200) times after its first 200 steps.
+
+    Example:
+        >>> live = LiveDetector()
+        >>> found = [live.see({"step": s, "entropy": 0.4 * 1.1 ** max(0, s - 10)}) for s in range(1, 40)]
+        >>> [(verdict.kind, verdict.onset_step) for verdict in found if verdict]
+        [('explosion', 10)]
+    """
+
+    def __init__(self, history: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Begin with the metrics of a run that goes on; what they hold already is not said again."""
+        self._lines = list(history)
+        self._said = {detect_from_metrics(self._lines).kind}
+
+    def see(self, metrics: Mapping[str, Any]) -> Verdict | None:
+        """Take one step's metrics in.
+
+        Args:
+            metrics: the line of the step, as for `detect_from_metrics`.
+
+        Returns:
+            The verdict if the run has come to explode, collapse or oscillate, the first time that it does.
+        """
+        self._lines.append(metrics)
+        if len(self._lines) % (1 + len(self._lines) // 200):
+            return None
+        verdict = detect_from_metrics(self._lines)
+        if verdict.onset_step is None or verdict.kind in self._said:
+            return None
+        self._said.add(verdict.kind)
+        return verdict
+
+
+def alarm_text(verdict: Verdict) -> str:
+    """A verdict as a warning while the run goes on, with what changed since the onset."""
+    start, level = verdict.start_nats or 0.0, verdict.level_nats or 0.0
+    moved = "; ".join(f"{e.label} {e.before:.3g} to {e.after:.3g}" for e in verdict.evidence if e.moved)
+    since = f". Since then: {moved}" if moved else ""
+    return f"entropy {verdict.kind}: {start:.2g} nats at about step {verdict.onset_step}, {level:.2g} now{since}"
 
 
 class _Curve:

@@ -7,6 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +38,18 @@ def test_trl_completions_and_their_advantages() -> None:
     assert found["logged_baseline"]["name"] == "mean (std over n-1, eps 0.0001)"
     assert found["logged_baseline"]["largest_difference"] < 1e-6
     assert found["notes"] == ["batches that were logged again are counted once"]
+
+
+def test_a_run_of_trl_with_rewards_of_none() -> None:
+    """Four steps of GRPOTrainer on the shipped policy (fixtures/make_trl.py): 5 of 64 completions not graded."""
+    found = audit_paths([FIXTURES / "trl_run"])
+    assert (found["rows"], found["groups"], found["unscored"], found["steps"]) == (64, 8, 5, 4)
+    assert found["sizes"] == {"8": 3, "7": 5}
+    assert found["logged_baseline"]["name"] == "mean (std over n-1, eps 0.0001)"
+    assert found["logged_baseline"]["largest_difference"] < 1e-6
+    assert found["outcomes"] == "rewards above 0 are right"
+    (verdict,) = found["entropy"].values()
+    assert verdict["summary"] == "Only 4 entropy values: at least 5 are needed to judge."
 
 
 def test_verl_dumps_of_both_trainers_are_the_same_groups() -> None:
@@ -183,6 +197,26 @@ def test_paths_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "d.jsonl", [{"a": 1}])
     with pytest.raises(ValueError, match=r"found neither rollouts nor scalars in .*; expected JSONL with a prompt"):
         audit_paths([tmp_path])
+
+
+def test_files_that_cannot_be_read_are_said_and_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "d.jsonl", group("a", [1, 0]))
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [')
+    (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 and no more")
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "completions_00002.parquet")
+    found = audit_paths([tmp_path])
+    assert found["rows"] == 2
+    told = "\n".join(found["notes"])
+    assert "completions_00001.parquet could not be read: " in told
+    assert "completions_00002.parquet is no table of completions: its columns are text" in told
+    assert "trainer_state.json could not be read: " in told
+
+
+@pytest.mark.parametrize("flat", [0, 1])
+def test_a_dump_without_flat_groups_says_so(tmp_path: Path, flat: int) -> None:
+    rows = [row for g in range(120) for row in group(g, [1.0, 0.0])] + group("flat", [1.0, 1.0]) * flat
+    notes = audit_paths([write(tmp_path / "d.jsonl", rows)])["notes"]
+    assert any("dynamic sampling replaced such groups" in note for note in notes) == (not flat)
 
 
 def test_the_rule_for_k_follows_the_entropy(tmp_path: Path) -> None:

@@ -156,6 +156,12 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert write_report([tmp_path / "run"], tmp_path / "r.html").exists()
 
 
+def test_a_run_without_a_line_yet(tmp_path: Path) -> None:
+    RunWriter(tmp_path / "run").write_config("name: new\nsteps: 5\n")
+    text = write_report([tmp_path / "run"], tmp_path / "r.html").read_text("utf-8")
+    assert "No step has been recorded yet." in text and "<h1>new</h1>" in text
+
+
 def test_broken_lines_are_counted_not_fatal(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", steps=10, rows=8)
     with (run / "metrics.jsonl").open("a") as file:
@@ -169,7 +175,9 @@ def test_broken_lines_are_counted_not_fatal(tmp_path: Path) -> None:
 
 
 def test_missing_directories_and_newer_records_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is not a run directory: it has no metrics\.jsonl"):
+    with pytest.raises(
+        FileNotFoundError, match=r"is not a run directory: it has neither config\.yaml nor metrics\.jsonl"
+    ):
         write_report([tmp_path / "none"], tmp_path / "r.html")
     with pytest.raises(ValueError, match="no run directory was given"):
         write_report([], tmp_path / "r.html")

@@ -14,10 +14,12 @@ from qae.audit.sources import find_sources
 from qae.audit.store import UNKNOWN, GroupStore
 from qae.audit.whatif import DEFAULT_KS, Composition, compare_baselines, compare_regimes, name_logged_baseline
 from qae.detect import Verdict, detect_from_metrics
+from qae.groups import fraction_meant
 from qae.records import SCHEMA, ReadTally, atomic_write, to_json
 
 Record = dict[str, Any]
 COMPOSITIONS = 20_000
+MANY_GROUPS = 100
 
 
 def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_above: float | None = None) -> Record:
@@ -35,7 +37,7 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
 
     Raises:
         FileNotFoundError: a path does not exist.
-        ValueError: nothing under the paths could be read.
+        ValueError: nothing under the paths could be read, or a level is not strictly between 0 and 1.
 
     Example:
         >>> import tempfile
@@ -49,13 +51,20 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
     if not (sources.rollouts or sources.tables or sources.scalars):
         looked = ", ".join(str(path) for path in paths)
         raise ValueError(f"found neither rollouts nor scalars in {looked}; expected JSONL with a prompt and a reward")
+    for k in ks:
+        fraction_meant(k)
     store, tally, notes = GroupStore(), ReadTally(), [f"{path} was not understood" for path in sources.unknown]
     for path in sources.rollouts:
         store.source = str(path.parent)
         read_jsonl(path, store, tally)
     if sources.tables:
         notes += read_completion_tables(sources.tables, store, tally)
-    verdicts = {str(path): detect_from_metrics(read_scalars(path, tally)) for path in sources.scalars}
+    verdicts: dict[str, Verdict] = {}
+    for path in sources.scalars:
+        try:
+            verdicts[str(path)] = detect_from_metrics(read_scalars(path, tally))
+        except (ValueError, OSError) as error:
+            notes.append(f"{path} could not be read: {error}")
     verdicts = {name: verdict for name, verdict in verdicts.items() if verdict.kind != "unknown"} or verdicts
     record: Record = {"schema": SCHEMA, "paths": [str(path) for path in paths]}
     record |= {"lines": tally.lines, "broken": tally.broken, "broken_where": tally.where}
@@ -93,6 +102,12 @@ def _groups(store: GroupStore, ks: Sequence[float], right_above: float | None, n
         sample = Counter({composition: compositions[composition] for composition in chosen})
         notes.append(f"baselines are compared on {COMPOSITIONS} of {len(compositions)} different groups")
     logged = name_logged_baseline(_whole_groups(store), ks=ks)
+    flat = _flat(compositions)
+    if len(store) >= MANY_GROUPS and outcomes[:7] != "unknown" and not flat["all_wrong"] + flat["all_right"]:
+        notes.append(
+            "no group is all wrong or all right: dynamic sampling replaced such groups before they were written, so "
+            "pass rates are those of the groups that were kept"
+        )
     return {
         "rows": store.rows,
         "unscored": store.unscored,
@@ -101,7 +116,7 @@ def _groups(store: GroupStore, ks: Sequence[float], right_above: float | None, n
         "sizes": {str(size): count for size, count in sorted(sizes.items(), reverse=True)},
         "outcomes": outcomes,
         "pass_rates": _pass_rates(compositions),
-        "flat": _flat(compositions),
+        "flat": flat,
         "regimes": [asdict(line) for line in compare_regimes(compositions, ks=ks)],
         "baselines": [asdict(line) for line in compare_baselines(sample, ks=ks)],
         "logged_baseline": None if logged is None else {"name": logged[0], "largest_difference": logged[1]},
@@ -188,7 +203,9 @@ def _recommended(record: Record, verdicts: list[Verdict]) -> Record:
     elif "healthy" in kinds:
         reason = "entropy is healthy: there is no reason to change; 0.4 is the paper's default with Clip-Higher"
     else:
-        reason = "no entropy curve was found, and the paper's rule needs one: 0.4 is its default with Clip-Higher"
+        reason = (
+            "no entropy curve long enough was found, which the paper's rule needs: 0.4 is its default with Clip-Higher"
+        )
     sizes = {int(size): count for size, count in record.get("sizes", {}).items() if int(size) > 1}
     size = max(sizes, key=lambda s: (sizes[s], s)) if sizes else None
     found: Record = {"k": k, "confidence": confidence, "reason": reason, "group_size": size}

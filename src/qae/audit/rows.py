@@ -93,7 +93,14 @@ def read_completion_tables(paths: list[Path], store: GroupStore, tally: ReadTall
     notes: dict[str, None] = {}
     seen: set[int] = set()
     for path in paths:
-        columns = pq.read_table(path).to_pydict()
+        try:
+            columns = pq.read_table(path).to_pydict()
+        except (ValueError, OSError) as error:
+            notes[f"{path} could not be read: {error}"] = None
+            continue
+        if not {"step", "prompt", "completion"} <= columns.keys():
+            notes[f"{path} is no table of completions: its columns are {', '.join(columns)}"] = None
+            continue
         count = len(columns["prompt"])
         tally.lines += count
         functions = [

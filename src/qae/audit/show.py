@@ -90,7 +90,7 @@ def _logged(record: Record) -> str:
 def _recommended(record: Record) -> str:
     k = record["k"]
     interval = (
-        f" (any K above {k['interval'][0]:g} and up to {k['interval'][1]:g} is the same)" if "interval" in k else ""
+        f" (any K above {k['interval'][0]:.3g} and up to {k['interval'][1]:.3g} is the same)" if "interval" in k else ""
     )
     size = f" at group size {k['group_size']}" if k["group_size"] else ""
     return f"K = {k['k']:g}{size}{interval}; confidence {k['confidence']}: {k['reason']}."

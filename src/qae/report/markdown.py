@@ -16,7 +16,7 @@ def write_markdown(run_dirs: list[Path]) -> str:
         One table with a row for each group of runs that differ in their seed only, then the sentences of each run.
 
     Raises:
-        FileNotFoundError: a directory holds no metrics.jsonl.
+        FileNotFoundError: a directory is no run's.
 
     Example:
         >>> import tempfile

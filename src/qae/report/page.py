@@ -44,7 +44,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str | None = None) -
 
     Raises:
         ValueError: no run directory was given.
-        FileNotFoundError: a directory holds no metrics.jsonl.
+        FileNotFoundError: a directory is no run's.
 
     Example:
         >>> import tempfile

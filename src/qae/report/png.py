@@ -6,6 +6,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+
+class NoPicture(RuntimeError):
+    """There is a browser, but it took no picture."""
+
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 
 
@@ -24,11 +29,13 @@ def write_png(page: Path, out: Path, *, width: int = 1280, height: int = 2400, s
 
     Raises:
         FileNotFoundError: no Chromium or Chrome was found.
-        RuntimeError: the browser took no picture.
+        NoPicture: the browser took no picture in that time.
     """
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        raise FileNotFoundError(f"no browser to take a picture with: looked for {', '.join(_BROWSERS)}")
+        raise FileNotFoundError(
+            f"no browser to take a picture with: looked for {', '.join(_BROWSERS)}; install one, or open {page}"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as profile:
         flags = (
@@ -37,9 +44,12 @@ def write_png(page: Path, out: Path, *, width: int = 1280, height: int = 2400, s
         ).split()
         flags += [f"--user-data-dir={profile}", f"--window-size={width},{height}", f"--screenshot={out.resolve()}"]
         command = [browser, *flags, *(["--no-sandbox"] if _is_root() else []), page.resolve().as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise NoPicture(f"{browser} took no picture of {page} in {seconds:g} s; the page itself is whole") from None
     if not out.exists():
-        raise RuntimeError(f"{browser} took no picture: {done.stderr.strip()[-300:]}")
+        raise NoPicture(f"{browser} took no picture of {page}: {done.stderr.strip()[-300:]}")
     return out
 
 

@@ -71,17 +71,20 @@ def read_run(run_dir: Path) -> Run:
     """Read a run directory.
 
     Args:
-        run_dir: holds metrics.jsonl and, if the run got that far, config.yaml.
+        run_dir: holds config.yaml or metrics.jsonl; a run that has just begun holds the first only.
 
     Returns:
         The run. A step that was written twice counts once, the later line wins.
 
     Raises:
-        FileNotFoundError: there is no metrics.jsonl.
+        FileNotFoundError: there is neither.
         SchemaError: a newer qae wrote it.
     """
-    if not (run_dir / "metrics.jsonl").is_file():
-        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no metrics.jsonl")
+    if not any((run_dir / name).is_file() for name in ("config.yaml", "metrics.jsonl")):
+        raise FileNotFoundError(
+            f"{run_dir} is not a run directory: it has neither config.yaml nor metrics.jsonl; "
+            "give the directory that `qae train` printed, or audit other programs' logs with `qae audit`"
+        )
     tally = ReadTally()
     lines = read_metrics(run_dir, tally=tally)
     evals = {line["step"]: line for line in lines if any(key.startswith("eval/") for key in line)}

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Lock
 
 from qae.report.page import render_report
+from qae.report.runs import read_run
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -24,7 +25,13 @@ def serve_report(
         port: where to listen; 0 takes any free port.
         title: heading; default the runs' names.
         ready: called once with the address.
+
+    Raises:
+        FileNotFoundError: a directory is no run's.
+        ValueError: the port is taken.
     """
+    for run_dir in run_dirs:
+        read_run(Path(run_dir))  # a wrong directory is said now, not to the browser
     with make_server(run_dirs, port=port, title=title) as server:
         ready(f"http://127.0.0.1:{server.server_address[1]}/")
         try:
@@ -72,7 +79,12 @@ def make_server(run_dirs: list[Path], *, port: int = 8765, title: str | None = N
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: the terminal belongs to the caller."""
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise ValueError(
+            f"port {port} cannot be used ({error.strerror}); give another with --port; 0 takes any free one"
+        ) from None
 
 
 def state_of(run_dirs: list[Path]) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from qae.detect import Evidence
 from qae.evaluation.estimators import PairedDifference
 from qae.report.heldout import against_first, change_of
 from qae.report.runs import Arm, Run, is_number
@@ -134,15 +133,11 @@ def _judge(before: Rate, after: Rate) -> str:
 
 def _entropy(run: Run) -> str:
     verdict = run.verdict
-    moved = [e for e in verdict.evidence if _moved(e)]
+    moved = [e for e in verdict.evidence if e.moved]
     if not moved or verdict.kind == "healthy":
         return verdict.summary
     told = "; ".join(f"{e.label} {number(e.before)} to {number(e.after)}" for e in moved[:5])
     return f"{verdict.summary} Before and after that step: {told}."
-
-
-def _moved(evidence: Evidence) -> bool:
-    return abs(evidence.after - evidence.before) > max(0.25 * abs(evidence.before), 1e-3)
 
 
 def _advantages(run: Run) -> str:
