@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qae.detect import EVIDENCE, Thresholds, detect_entropy, detect_from_metrics
+from qae.detect import EVIDENCE, Evidence, LiveDetector, Thresholds, alarm_text, detect_entropy, detect_from_metrics
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -156,3 +156,45 @@ def test_published_precision_and_recall(monkeypatch: pytest.MonkeyPatch) -> None
     for name, figures in result["kinds"].items():
         assert figures["precision"] >= 0.95 and figures["recall"] >= 0.95, (name, result["wrong"])
     sys.modules.pop("entropy_curves", None)
+
+
+def exploding(n: int) -> list[dict[str, float]]:
+    climb = [0.4 * 1.1 ** max(0, s - 10) for s in range(n)]
+    return [{"step": s, "entropy": e, "completions/mean_length": 40 * e} for s, e in enumerate(climb)]
+
+
+def test_live_it_speaks_once_and_soon() -> None:
+    live = LiveDetector()
+    said = [(line["step"], verdict) for line in exploding(60) if (verdict := live.see(line))]
+    assert len(said) == 1
+    step, verdict = said[0]
+    assert verdict.kind == "explosion" and 10 < step < 30
+    assert alarm_text(verdict).startswith("entropy explosion: 0.4 nats at about step ")
+    assert "Since then: mean length in tokens 16 to " in alarm_text(verdict)
+
+
+def test_live_a_run_that_goes_on_is_not_told_again() -> None:
+    lines = exploding(60)
+    live = LiveDetector(lines[:40])
+    assert not any(live.see(line) for line in lines[40:])
+    fresh = LiveDetector(lines[:12])
+    assert sum(fresh.see(line) is not None for line in lines[12:]) == 1
+
+
+def test_live_a_second_kind_of_failure_is_told_too() -> None:
+    lines = exploding(40)
+    fall = [{"step": 40 + i, "entropy": lines[-1]["entropy"] * 0.6**i} for i in range(60)]
+    live = LiveDetector()
+    kinds = [verdict.kind for line in [*lines, *fall] if (verdict := live.see(line))]
+    assert kinds[0] == "explosion" and len(set(kinds)) == len(kinds)
+
+
+def test_live_a_healthy_run_stays_silent() -> None:
+    live = LiveDetector()
+    values = [0.22 * math.exp(-i / 110) * (1 + 0.05 * math.sin(7 * i)) for i in range(150)]
+    assert not any(live.see({"step": s, "entropy": e}) for s, e in enumerate(values))
+
+
+@pytest.mark.parametrize(("before", "after", "moved"), [(1.0, 1.3, True), (1.0, 1.2, False), (0.0, 1e-4, False)])
+def test_evidence_moves_by_a_quarter(before: float, after: float, moved: bool) -> None:
+    assert Evidence("x", "x", before, after).moved == moved

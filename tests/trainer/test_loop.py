@@ -11,6 +11,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fake_parts import TextTask
+from qae.detect import Evidence, Verdict
 from qae.policies import save_policy
 from qae.records import read_metrics, read_rollouts
 from qae.trainer import loop
@@ -242,3 +243,56 @@ def test_the_policy_learns(policy_dir, tmp_path):
     )
     evaluations = [m["eval/pass@1"] for m in read_metrics(Path(run)) if "eval/pass@1" in m]
     assert evaluations[-1] > evaluations[0] + 0.2
+
+
+class AlarmAtStepTwo:
+    def __init__(self, history):
+        self.known = [line["step"] for line in history if "entropy" in line]
+
+    def see(self, metrics):
+        evidence = [Evidence("reward", "reward", 0.5, 0.1), Evidence("grad_norm", "gradient norm", 1.0, 1.01)]
+        if metrics["step"] != 2 or self.known:
+            return None
+        return Verdict("explosion", "", start_nats=0.2, level_nats=0.9, onset_step=1, evidence=evidence)
+
+
+ALARM = "step 2: entropy explosion: 0.2 nats at about step 1, 0.9 now. Since then: reward 0.5 to 0.1"
+
+
+@pytest.mark.parametrize(
+    ("watch", "warned", "saved"), [("ignore", 0, [4]), ("warn", 1, [4]), ("checkpoint", 1, [2, 4])]
+)
+def test_an_alarm_warns_and_may_save(policy_dir, tmp_path, monkeypatch, watch, warned, saved):
+    monkeypatch.setattr(loop, "LiveDetector", AlarmAtStepTwo)
+    events = Events()
+    settings = config(policy_dir, f"watch.entropy={watch}", "checkpoint.every=0", "eval.problems=0")
+    run = loop.train(settings, run_dir=tmp_path / "run", observer=events)
+    assert events.texts("warning") == [f"{ALARM}. More: qae audit {run}"] * warned
+    assert sorted(int(p.name) for p in (run / "checkpoints").iterdir()) == saved
+
+
+def test_an_alarm_may_stop_the_run_which_can_go_on(policy_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "LiveDetector", AlarmAtStepTwo)
+    settings = config(policy_dir, "watch.entropy=stop", "checkpoint.every=0", "eval.problems=0")
+    run = tmp_path / "run"
+    with pytest.raises(loop.EntropyAlarm) as stopped:
+        loop.train(settings, run_dir=run)
+    assert str(stopped.value) == (
+        f"stopped after {ALARM}; look at it with `qae report {run}`, continue with `qae train --resume {run}`"
+    )
+    assert loop.train(settings, resume=run) == run
+    assert [m["step"] for m in read_metrics(run)] == [1, 2, 3, 4]
+
+
+def test_trackers_take_every_line_that_is_written(policy_dir, tmp_path, monkeypatch):
+    taken, closed = [], []
+
+    class Kept:
+        def __init__(self, names, run_dir, settings, *, resumed_step, warn):
+            assert (names, run_dir.name, settings["steps"], resumed_step) == (("tensorboard",), "run", 4, None)
+            self.log, self.close = taken.append, lambda: closed.append(len(taken))
+
+    monkeypatch.setattr(loop, "Trackers", Kept)
+    run = loop.train(config(policy_dir, "track=[tensorboard]"), run_dir=tmp_path / "run")
+    assert [(m["step"], "entropy" in m) for m in taken] == [(m["step"], "entropy" in m) for m in read_metrics(run)]
+    assert closed == [len(taken)]

@@ -14,7 +14,7 @@ from qae.records import ReadTally, read_metrics
 
 Flat = dict[str, Any]
 # settings that do not change what a run computes: runs that differ in nothing else are seeds of one arm
-_NOT_THE_EXPERIMENT = ("seed", "about", "track", "checkpoint", "records", "threads")
+_NOT_THE_EXPERIMENT = ("seed", "about", "track", "watch", "checkpoint", "records", "threads")
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,13 @@ class RecordsConfig(Section):
     """Completions a step for which token ids, log-probs and entropies are written too."""
 
 
+class WatchConfig(Section):
+    """The entropy detector (`qae.detect`) while the run goes on."""
+
+    entropy: Literal["ignore", "warn", "checkpoint", "stop"] = "warn"
+    """An explosion, collapse or oscillation: nothing, a warning, also a checkpoint, or also the end of the run."""
+
+
 class EngineConfig(Section):
     """What runs the experiment. Keys beside the name belong to `verl`."""
 
@@ -321,8 +328,9 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     records: RecordsConfig = RecordsConfig()
-    track: tuple[str, ...] = ("jsonl",)
-    """Trackers: jsonl (always)."""
+    watch: WatchConfig = WatchConfig()
+    track: tuple[Literal["jsonl", "tensorboard", "wandb", "trackio", "mlflow"], ...] = ("jsonl",)
+    """Copies of the metrics: `tensorboard`, `wandb`, `trackio`, `mlflow` (extras); `jsonl` is written in any case."""
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="before")

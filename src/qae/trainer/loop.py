@@ -17,7 +17,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
@@ -32,12 +32,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qae.advantages import ADVANTAGES, outcome_quantile_advantages
+from qae.detect import LiveDetector, alarm_text
 from qae.entropy import regimes
 from qae.evaluation.heldout import evaluate_heldout
 from qae.policies import Policy, load_policy
 from qae.records import RunWriter, read_metrics
 from qae.sampling import SamplingParams, make_engine
 from qae.tasks import Item, Task, make_task
+from qae.trackers import Trackers
 from qae.trainer.batch import Batch, Group, collect, difficulty_report, train_params
 from qae.trainer.checkpoint import Progress, checkpoints, read_progress, restore, save_checkpoint
 from qae.trainer.config import TrainConfig
@@ -60,6 +62,10 @@ class Observer(Protocol):
 
 class Interrupted(Exception):
     """The run was asked to stop; it saved a checkpoint first."""
+
+
+class EntropyAlarm(RuntimeError):
+    """The entropy exploded, collapsed or swings, and `watch.entropy=stop`; the run saved itself and stopped."""
 
 
 class NothingToLearn(RuntimeError):
@@ -87,6 +93,8 @@ def train(
     Raises:
         ConfigError: something asked for cannot be.
         Interrupted: after Ctrl-C or SIGTERM, once the step in progress is done and saved.
+        EntropyAlarm: with watch.entropy=stop, when the entropy fails.
+        TrackerError: a tracker that was asked for is not there.
         NothingToLearn: several steps in a row without a mixed group, with a report of the difficulty.
     """
     tell = observer.event if observer else _silence
@@ -118,6 +126,14 @@ def train(
                 )
     writer = RunWriter(directory)
     writer.truncate_after(progress.step if checkpoint else -1)
+    trackers = Trackers(
+        config.track,
+        directory,
+        config.model_dump(mode="json"),
+        resumed_step=progress.step if checkpoint else None,
+        warn=lambda text: tell("warning", text=text),
+    )
+    detector = LiveDetector(read_metrics(directory))
     writer.write_config(yaml.safe_dump({**config.model_dump(mode="json"), "about": about}, sort_keys=False))
     tell("start", config=config, run_dir=directory, resumed_step=progress.step if checkpoint else None)
     heldout = task.heldout_items(config.eval.problems)
@@ -150,6 +166,7 @@ def train(
             "seconds/eval": perf_counter() - started,
         }
         writer.append_metrics(record)
+        trackers.log(record)
         tell("eval", metrics=record)
 
     def save() -> None:
@@ -159,7 +176,7 @@ def train(
 
     if heldout and not checkpoint:
         evaluate()
-    with _stop_request(tell) as stop_requested:
+    with closing(trackers), _stop_request(tell) as stop_requested:
         while progress.step < config.steps:
             step_began = perf_counter()
             step = progress.step + 1
@@ -190,9 +207,19 @@ def train(
                 )
                 writer.write_rollouts(step, records)
             writer.append_metrics(metrics)
+            trackers.log(metrics)
             tell("step", metrics=metrics)
             for text in _warnings(config, batch, stats):
                 tell("warning", text=f"step {step}: {text}")
+            alarm = detector.see(metrics) if config.watch.entropy != "ignore" else None
+            if alarm:
+                tell("warning", text=f"step {step}: {alarm_text(alarm)}. More: qae audit {directory}")
+            if alarm and config.watch.entropy == "stop":
+                save()
+                raise EntropyAlarm(
+                    f"stopped after step {step}: {alarm_text(alarm)}; look at it with `qae report {directory}`, "
+                    f"continue with `qae train --resume {directory}`"
+                )
             if progress.empty_steps >= EMPTY_STEPS:
                 save()
                 raise NothingToLearn(
@@ -201,7 +228,8 @@ def train(
                 )
             if heldout and _due(step, config.eval.every, config.steps):
                 evaluate()
-            if _due(step, config.checkpoint.every, config.steps) or stop_requested():
+            wanted = stop_requested() or (alarm and config.watch.entropy == "checkpoint")
+            if wanted or _due(step, config.checkpoint.every, config.steps):
                 save()
             if stop_requested() and step < config.steps:
                 raise Interrupted(f"stopped after step {step}; continue with `qae train --resume {directory}`")
