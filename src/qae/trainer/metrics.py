@@ -1,8 +1,6 @@
 """What a step reports: one flat dictionary of numbers, and one record a completion."""
 
 import math
-import resource
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from qae.sampling import Completion
 from qae.tasks import Item
 from qae.trainer.batch import Batch, Group
 from qae.trainer.config import TrainConfig
+from qae.trainer.memory import peak_memory_mb
 from qae.trainer.step import UpdateStats
 
 
@@ -141,12 +140,6 @@ def prompt_text(item: Item) -> str:
     if isinstance(item.prompt, str):
         return item.prompt
     return "\n".join(f"{message['role']}: {message['content']}" for message in item.prompt)
-
-
-def peak_memory_mb() -> float:
-    """Largest resident memory of this process so far, in MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 class _Completions:
