@@ -44,6 +44,7 @@ from qae.trainer.batch import Batch, Group, collect, difficulty_report, train_pa
 from qae.trainer.checkpoint import Progress, checkpoints, read_progress, restore, save_checkpoint
 from qae.trainer.config import TrainConfig
 from qae.trainer.keys import ConfigError
+from qae.trainer.memory import phase_peak
 from qae.trainer.metrics import batch_metrics, rollout_records, update_metrics
 from qae.trainer.packing import packing_fault
 from qae.trainer.step import Learner, Rows, UpdateStats
@@ -181,16 +182,18 @@ def train(
             step_began = perf_counter()
             step = progress.step + 1
             phase("sample", 0, config.rollout.prompts * config.rollout.group_size)
-            engine.refresh()
-            batch = collect(config, policy, task, engine, step=step, cursor=progress.cursor, phase=phase)
+            with phase_peak(policy.device) as sample_memory:
+                engine.refresh()
+                batch = collect(config, policy, task, engine, step=step, cursor=progress.cursor, phase=phase)
             advantages = advantages_of(config, batch.groups)
             regime = _regimes(config, batch.groups)
             lr = learner.lr(learner.updates_done)
-            stats = (
-                learner.learn(rows_of(policy, batch.groups, advantages), step=step, phase=phase)
-                if batch.groups
-                else UpdateStats()
-            )
+            with phase_peak(policy.device) as update_memory:
+                stats = (
+                    learner.learn(rows_of(policy, batch.groups, advantages), step=step, phase=phase)
+                    if batch.groups
+                    else UpdateStats()
+                )
 
             progress.step, progress.cursor, progress.updates = step, batch.cursor, learner.updates_done
             progress.empty_steps = 0 if batch.groups else progress.empty_steps + 1
@@ -199,6 +202,8 @@ def train(
                 "seconds": seconds(),
                 **batch_metrics(config, batch, advantages, regime),
                 **update_metrics(stats, lr),
+                "memory/sample_peak_mb": sample_memory.mb,
+                "memory/update_peak_mb": update_memory.mb,
             }
             metrics["seconds/step"] = perf_counter() - step_began
             if config.records.rollouts:
