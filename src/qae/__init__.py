@@ -32,7 +32,7 @@ _HOME = {
     "sequence_sum_norm": "qae.reduce",
     "token_entropy": "qae.logprobs",
     "token_mean": "qae.reduce",
-    "train": "qae.trainer.loop",
+    "train": "qae.engines.dispatch",
     "write_report": "qae.report",
 }
 

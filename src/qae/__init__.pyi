@@ -4,6 +4,7 @@ from qae.advantages import ADVANTAGES as ADVANTAGES
 from qae.advantages import leave_one_out_advantages as leave_one_out_advantages
 from qae.advantages import mean_advantages as mean_advantages
 from qae.advantages import quantile_advantages as quantile_advantages
+from qae.engines.dispatch import train as train
 from qae.entropy import predicted_entropy_change as predicted_entropy_change
 from qae.entropy import regime_table as regime_table
 from qae.evaluation.estimators import maj_at_k as maj_at_k
@@ -26,7 +27,6 @@ from qae.reduce import sequence_sum_norm as sequence_sum_norm
 from qae.reduce import token_mean as token_mean
 from qae.report import write_report as write_report
 from qae.trainer.config import TrainConfig as TrainConfig
-from qae.trainer.loop import train as train
 
 __version__: str
 __all__: list[str]

@@ -116,7 +116,7 @@ def train(
         view.progress.steps = asked.config.steps
         view.event("phase", phase="load")
         finished = _run(view, asked.config, run_dir, resume)
-        report = _report_after(view, finished)
+        report = None if asked.config.engine.prepare_only else _report_after(view, finished)
     finally:
         view.close()
     print_summary(console, view.progress, report)
@@ -131,6 +131,16 @@ def _dry_run(console: Console, asked: Any, run_dir: Path | None) -> None:
         soft_wrap=True,
     )
     print_settings(console, asked)
+    if asked.config.engine.name == "verl":
+        from qae.engines.verl.run import plan
+
+        differs, command = plan(asked.config, run_dir)
+        console.print("\nwhat verl does in its own way", style="bold")
+        for sentence in differs:
+            console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
+        console.print("\nthe command (engine.prepare_only=true writes it and its data)", style="bold")
+        console.print(command, markup=False, highlight=False, soft_wrap=True)
+        return
     console.print("\nwhat will happen", style="bold")
     from qae.trainer.plan import describe_plan
 
@@ -142,8 +152,8 @@ def _dry_run(console: Console, asked: Any, run_dir: Path | None) -> None:
 
 def _run(view: Any, config: Any, run_dir: Path | None, resume: Path | None) -> Path:
     try:
+        from qae.engines.dispatch import train as train_loop
         from qae.trainer.loop import Interrupted
-        from qae.trainer.loop import train as train_loop
     except KeyboardInterrupt:
         _stopped(view, "stopped before the run began")
     try:
@@ -258,6 +268,37 @@ def evaluate(
         raise SystemExit(INTERRUPTED) from None
     typer.echo((where / "table.md").read_text())
     typer.echo(f"details: {where}    look at them: qae report {where}/<set>")
+
+
+@app.command()
+def scale(
+    arguments: KeyValues = None,
+    gpu: Annotated[str, typer.Option(help="a100, h100, h200 or b200.")] = "h100",
+    gpus: Annotated[str, typer.Option(help="How many, comma-separated.")] = "8,32,256",
+    mean_tokens: Annotated[
+        float | None, typer.Option(help="Of a completion.", show_default="a quarter of rollout.max_tokens")
+    ] = None,
+    zero_frac: Annotated[float, typer.Option(help="Share of rows with advantage 0.")] = 0.75,
+    sampled_frac: Annotated[
+        float, typer.Option(help="Completions sampled for each one trained on; above 1 with dynamic sampling.")
+    ] = 1.0,
+) -> None:
+    """Estimate memory and time of a step on a cluster, on paper: no model and no GPU is touched."""
+    from qae.settings import read_arguments
+    from qae.trainer.keys import ConfigError
+
+    asked = read_arguments(arguments or ["paper/qwen3-8b-dapo"])
+    counts = tuple(int(part) for part in gpus.split(",") if part.strip().isdigit() and int(part) > 0)
+    if not counts:
+        raise ConfigError(f"--gpus {gpus} must be whole numbers with commas between, such as 8,32")
+    from qae.engines.scale import scale_text
+
+    typer.echo(
+        scale_text(
+            asked.config, gpu_name=gpu, gpus=counts, mean_tokens=mean_tokens, zero_frac=zero_frac,
+            sampled_frac=sampled_frac,
+        )
+    )  # fmt: skip
 
 
 @app.command()

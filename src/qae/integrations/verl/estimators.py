@@ -67,7 +67,7 @@ def row_view(view: RowView) -> Generator[RowView]:
 
 
 def estimators() -> dict[str, tuple[str, dict[str, Any]]]:
-    """verl's name of each estimator -> (name in `qae.ADVANTAGES`, settings that the name fixes)."""
+    """Verl's name of each estimator -> (name in `qae.ADVANTAGES`, settings that the name fixes)."""
     rest = {f"qae_{name}": (name, dict[str, Any]()) for name in ADVANTAGES if name not in ("quantile", "leave_one_out")}
     return NAMED | rest
 

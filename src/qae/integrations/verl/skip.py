@@ -32,7 +32,7 @@ class SkippingEngine(FSDPEngineWithLMHead):
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
         """One mini-batch on this rank; as the base class, without the rows that cannot act."""
-        if forward_only or "advantages" not in data.keys():  # noqa: SIM118  # a TensorDict iterates over rows
+        if forward_only or "advantages" not in data.keys():  # a TensorDict iterates over rows
             return super().forward_backward_batch(data, loss_function, forward_only=forward_only)
         reason = inexact(loss_config(loss_function))
         if reason:
@@ -88,7 +88,9 @@ def loss_config(loss_function: Any) -> Any:
     """The actor's section that verl has bound to its loss."""
     config = getattr(loss_function, "keywords", {}).get("config")
     if config is None:
-        raise ValueError("QAE_SKIP_ZERO_ADVANTAGE=1: cannot tell which loss this is, so cannot tell whether it is exact")
+        raise ValueError(
+            "QAE_SKIP_ZERO_ADVANTAGE=1: cannot tell which loss this is, so cannot tell whether it is exact"
+        )
     return config
 
 

@@ -12,7 +12,7 @@
 Settings are checked before anything is sampled.
 """
 
-import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,9 @@ class QaeTrainer(PPOTrainerSync):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "response_mask", "entropy"]
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            select_fields=["extra_fields", "response_mask", "responses", "entropy"],
         )
         infos = [_reward_info(fields) for fields in data["extra_fields"].tolist()]
         real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
@@ -90,7 +92,9 @@ class QaeTrainer(PPOTrainerSync):
             batch = super()._compute_advantage(batch, metrics)
         if view.advantages is not None and view.counted is not None:
             rows = self._describe(batch, view, infos, data)
-            self._rows = {key: row for key, row, is_real in zip(batch.keys, rows, real.tolist(), strict=True) if is_real}
+            self._rows = {
+                key: row for key, row, is_real in zip(batch.keys, rows, real.tolist(), strict=True) if is_real
+            }
             metrics.update(shares([row for row, n in zip(rows, view.counted & real, strict=True) if n]))
             metrics["qae/k"] = level(self.config.algorithm) if _has_k(self.config) else float("nan")
         return batch
@@ -106,7 +110,8 @@ class QaeTrainer(PPOTrainerSync):
             codes[n] = regimes(view.outcomes[n], group_ids[n], k)
         limit = self.config.data.max_response_length
         rows: list[dict[str, Any]] = []
-        for i, (mask, entropy) in enumerate(zip(data["response_mask"].unbind(), data["entropy"].unbind(), strict=True)):
+        columns = (data[name].unbind() for name in ("response_mask", "responses", "entropy"))
+        for i, (mask, response, entropy) in enumerate(zip(*columns, strict=True)):
             tokens = int(mask.sum())
             mean = float((entropy * mask).sum() / tokens) if tokens else None
             rows.append(
@@ -115,7 +120,7 @@ class QaeTrainer(PPOTrainerSync):
                     "advantage": float(view.advantages[i]),
                     "regime": REGIMES[int(codes[i])],
                     "tokens": tokens,
-                    "truncated": len(mask) >= limit and not infos[i].get("ended", False),
+                    "truncated": len(mask) >= limit and int(response[-1]) != self.tokenizer.eos_token_id,
                     "entropy_mean_nats": mean,
                     "group": groups[i],
                 }
@@ -135,7 +140,7 @@ class QaeTrainer(PPOTrainerSync):
         draft = Path(dump_path) / ".draft"
         self._write_generations(inputs, outputs, gts, scores, columns, str(draft), self.global_steps)
         name = f"{self.global_steps}.jsonl"
-        os.replace(draft / name, Path(dump_path) / name)
+        (draft / name).replace(Path(dump_path) / name)
 
 
 def check_settings(config: Any) -> None:
@@ -173,13 +178,13 @@ def whole_group_partitions(
     Returns:
         The rows of each rank, mini-batch after mini-batch.
     """
-    first = {group: row for row, group in reversed(list(enumerate(groups)))}
-    # Groups short of a session would push all later ones across a border: they go last, padding after them.
-    size = {group: groups.count(group) for group in first}
+    size = Counter(groups)
     full = max(size.values())
+    # By the group's random id: they came in the order in which they were finished, the short ones first. Groups short
+    # of a session would push all later ones across a border, so they go last, and padding after them.
     order = sorted(
         range(len(groups)),
-        key=lambda row: (groups[row].startswith("pad"), size[groups[row]] != full, first[groups[row]], row),
+        key=lambda row: (groups[row].startswith("pad"), size[groups[row]] != full, groups[row], row),
     )
     parts: list[list[int]] = [[] for _ in range(ranks)]
     for start in range(0, len(order), minibatch):
