@@ -7,14 +7,14 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Environments of their own for frameworks whose pins conflict; each has a target test-host-NAME.
-HOSTS  :=
+HOSTS  := verl
 # What `make bench` runs. Those that compare with TRL do so where TRL_PYTHON names an interpreter that has trl and qae.
 BENCHMARKS := $(filter-out benchmarks/harness.py benchmarks/entropy_curves.py,$(sort $(wildcard benchmarks/*.py)))
 export TRL_PYTHON
 # What `make train` trains: make train ARGS="stage steps=20"
 ARGS   ?=
 
-.PHONY: install train test test-hosts check check-long bench docs clean
+.PHONY: install train test test-hosts test-host-verl check check-long bench docs clean
 
 install: $(VENV)/.installed-core
 
@@ -55,6 +55,21 @@ check-long: check
 test-hosts: $(addprefix test-host-,$(HOSTS))
 	@$(if $(HOSTS),true,echo "no host environments yet")
 
+# verl's own transformers and tensordict; torch first here too.
+VERL := .venv-verl
+
+$(VERL)/.installed: pyproject.toml constraints/verl.txt
+	@echo "installing torch, verl and qae into $(VERL) (three minutes the first time)"
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints/verl.txt \
+	    --editable '.[verl]' beartype hypothesis pytest pytest-randomly pytest-timeout
+	@touch $@
+
+# verl and Ray warn of their own deprecations: not ours to turn into errors.
+test-host-verl: $(VERL)/.installed
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -m verl -W default tests/integrations/verl tests/engines --durations=10 -s
+
 # Goes on past a script that fails, and names it at the end. Code 77: left out, with its reason on stderr.
 bench: $(VENV)/.installed-dev
 	@failed=; for script in $(BENCHMARKS); do \
@@ -66,4 +81,4 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VERL) build dist site .pytest_cache .ruff_cache .import_linter_cache

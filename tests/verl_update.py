@@ -1,24 +1,17 @@
 """One update of verl's real FSDP2 engine on processors, as a program: `torchrun verl_update.py TASK`, JSON on stdout.
 
+The environment must have VERL_PLATFORM=cpu, VERL_ENGINE_DEVICE=cuda and VERL_USE_EXTERNAL_MODULES.
+
 skip: gradients with and without the rows of advantage 0, in three loss modes, and the time of each.
 same: loss and gradient norm of one fixed batch, by verl and by the local trainer.
 """
 
 import json
-import os
 import sys
 import time
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ |= {
-    "VERL_PLATFORM": "cpu",
-    "VERL_ENGINE_DEVICE": "cuda",
-    "VERL_USE_EXTERNAL_MODULES": "qae.integrations.verl.load",
-}
-warnings.filterwarnings("ignore")
 
 import torch
 import torch.distributed as dist

@@ -281,10 +281,10 @@ def scale_text(
     rows = config.rollout.prompts * config.rollout.group_size
     lines = [
         f"{config.policy.path}: {model.parameters / 1e9:.2f} B parameters, {model.active / 1e9:.2f} B active",
-        f"a step: {config.rollout.prompts} prompts x {config.rollout.group_size} completions of {mean:,.0f} tokens on average "
-        f"(limit {config.rollout.max_tokens:,}) = {rows * mean / 1e6:.1f} M tokens",
-        f"{gpu_name}: {gpu.memory_gb:.0f} GB, {gpu.tflops:.0f} TFLOP/s, {gpu.bandwidth_gb:,.0f} GB/s; skipping leaves out "
-        f"{zero_frac:.0%} of the rows",
+        f"a step: {config.rollout.prompts} prompts x {config.rollout.group_size} completions of {mean:,.0f} tokens on "
+        f"average (limit {config.rollout.max_tokens:,}) = {rows * mean / 1e6:.1f} M tokens",
+        f"{gpu_name}: {gpu.memory_gb:.0f} GB, {gpu.tflops:.0f} TFLOP/s, {gpu.bandwidth_gb:,.0f} GB/s; skipping leaves "
+        f"out {zero_frac:.0%} of the rows",
         "",
         f"{'GPUs':>5}  {'update GB':>9}  {'of it: states, layers, activations, logits':<44}  {'sampling GB':>11}  "
         f"{'rows at once':>12}",

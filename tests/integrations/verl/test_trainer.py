@@ -15,8 +15,9 @@ def settings(*overrides: str) -> Any:
 
 
 def test_it_is_registered() -> None:
-    from qae.integrations.verl import trainer
     from verl.trainer.ppo.v1 import get_trainer_cls
+
+    from qae.integrations.verl import trainer
 
     assert get_trainer_cls("qae_sync") is trainer.QaeTrainer
 
@@ -46,8 +47,9 @@ def test_accepted() -> None:
 
 
 def test_a_mini_batch_holds_whole_groups() -> None:
-    from qae.integrations.verl.trainer import whole_group_partitions
     from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
+
+    from qae.integrations.verl.trainer import whole_group_partitions
 
     made = torch.Generator().manual_seed(0)
     names = [f"g{i}" for i in range(7) for _ in range(4)] + ["g7"] * 2 + ["padx"] * 2

@@ -75,7 +75,7 @@ def refuse_task(task: Task, config: TrainConfig) -> None:
     """
     if task.stop:
         raise ConfigError(
-            f"engine=verl cannot do this: task.name={task.name} ends completions at {list(task.stop)}, and verl's "
+            f"engine=verl cannot do this: the task {task.name} ends completions at {list(task.stop)}, and verl's "
             "agent loop passes no stop strings; use engine=local"
         )
     if task.size is not None and task.size < config.rollout.prompts:
