@@ -1,10 +1,12 @@
 """The update phase on a fixed batch: what may be left out or cut without changing the gradient, and what may not."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+import qae.trainer.step as step_module
 from qae.trainer.config import TrainConfig
 from qae.trainer.packing import pack_padded, packed_logprobs
 from qae.trainer.step import Learner, Rows, microbatches, minibatches
@@ -208,6 +210,20 @@ def test_learning_rate_warms_up_then_follows_the_schedule():
     assert [linear.lr(i) for i in (4, 8, 12)] == [1.0, 0.5, 0.0]
     cosine = Learner(config(*plan, "update.schedule=cosine"), random_policy())
     assert cosine.lr(8) == pytest.approx(0.5)
+
+
+def test_bf16_copies_of_weights_are_renewed_after_every_update(monkeypatch):
+    """The fused optimiser writes without raising the weights' version: a stale copy would show in the next loss."""
+
+    def losses() -> list[float]:
+        policy = replace(random_policy(), compute_dtype=torch.bfloat16)
+        learner = Learner(config("update.minibatches=4", "update.lr=0.03"), policy)
+        return learner.learn(fixed_rows(policy), step=1).losses
+
+    renewed = losses()
+    monkeypatch.setattr(step_module, "direct_gradients", lambda policy: nullcontext())
+    assert renewed == pytest.approx(losses(), abs=0.02)
+    assert max(renewed) - min(renewed) > 0.2
 
 
 def test_recomputing_activations_changes_nothing():

@@ -11,7 +11,7 @@ padded row a completion, for models whose attention cannot be addressed this way
 """
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -149,11 +149,11 @@ def pack_padded(
 
 
 def packed_logprobs(
-    policy: Policy, packed: Packed, temperature: float
+    policy: Policy, packed: Packed, temperature: float, *, weight_grad: Float[Tensor, "v d"] | None = None
 ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
     """Log-probs and exact entropies (nats) of the completion tokens, row by row, differentiable, in fp32.
 
-    For a shared packing the call, and the backward pass too if activations are recomputed there, must be inside
+    The output matrix's gradient is added to `weight_grad` if it is given. For a shared packing the call, and the backward pass too if activations are recomputed there, must be inside
     `shared_attention(policy.model)`.
     """
     bf16 = policy.compute_dtype == torch.bfloat16
@@ -161,7 +161,9 @@ def packed_logprobs(
         hidden = hidden_states(policy.model, packed)
     head: Any = policy.model.get_output_embeddings()
     hidden = hidden.flatten(0, 1).index_select(0, packed.source)
-    return token_logprobs(hidden, head.weight, packed.targets, temperature=temperature, bias=head.bias)
+    return token_logprobs(
+        hidden, head.weight, packed.targets, temperature=temperature, bias=head.bias, weight_grad=weight_grad
+    )
 
 
 def hidden_states(model: PreTrainedModel, packed: Packed) -> Float[Tensor, "b l d"]:
@@ -268,20 +270,23 @@ def _segment_attention(
 ) -> tuple[Tensor, None]:
     """Attention of a shared packing: query [1 h l d], key and value [1 g l d] -> [1 l h d]."""
     segments: tuple[Segment, ...] = kwargs["qae_segments"]
-    queries, keys, values = (x[0].transpose(0, 1) for x in (query, key, value))
+    on_cpu, dtype = query.device.type == "cpu", query.dtype
+    # In bfloat16 the processor's backward pass of this kernel takes three to six times as long as in fp32.
+    queries, keys, values = (x[0].transpose(0, 1).to(torch.float32 if on_cpu else dtype) for x in (query, key, value))
     outputs: list[Tensor] = []
-    for segment in segments:
-        b, s, k = segment.shape
-        out = F.scaled_dot_product_attention(
-            queries.index_select(0, segment.query_index).view(b, s, *queries.shape[1:]).transpose(1, 2),
-            keys.index_select(0, segment.key_index).view(b, k, *keys.shape[1:]).transpose(1, 2),
-            values.index_select(0, segment.key_index).view(b, k, *values.shape[1:]).transpose(1, 2),
-            attn_mask=segment.mask,
-            scale=kwargs.get("scaling"),
-            enable_gqa=queries.shape[1] != keys.shape[1],
-        )
-        outputs.append(out.transpose(1, 2).flatten(0, 1).index_select(0, segment.valid))
-    return torch.cat(outputs)[None], None
+    with torch.autocast("cpu", enabled=False) if on_cpu else nullcontext():
+        for segment in segments:
+            b, s, k = segment.shape
+            out = F.scaled_dot_product_attention(
+                queries.index_select(0, segment.query_index).view(b, s, *queries.shape[1:]).transpose(1, 2),
+                keys.index_select(0, segment.key_index).view(b, k, *keys.shape[1:]).transpose(1, 2),
+                values.index_select(0, segment.key_index).view(b, k, *values.shape[1:]).transpose(1, 2),
+                attn_mask=segment.mask,
+                scale=kwargs.get("scaling"),
+                enable_gqa=queries.shape[1] != keys.shape[1],
+            )
+            outputs.append(out.transpose(1, 2).flatten(0, 1).index_select(0, segment.valid))
+    return torch.cat(outputs)[None].to(dtype), None
 
 
 AttentionInterface.register(ATTENTION, _segment_attention)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from qae.losses import LOSSES, clip_cov_selection, clip_fractions, kl_cov_selection, kl_penalty_k3
 from qae.policies.policy import Policy
@@ -24,6 +25,7 @@ from qae.reduce import sequence_mean, sequence_sum, sequence_sum_norm, token_mea
 from qae.sampling.rng import row_key
 from qae.trainer.config import LossConfig, TrainConfig
 from qae.trainer.packing import Packed, pack_padded, pack_shared, packed_logprobs, shared_attention
+from qae.trainer.products import direct_gradients
 
 SHUFFLE_STREAM, SELECTION_STREAM = 3, 4
 GAP_ROWS = 8
@@ -151,7 +153,7 @@ class Learner:
         """The update phase: `update.epochs` passes over the rows in `update.minibatches` mini-batches each."""
         started = perf_counter()
         stats = UpdateStats()
-        with self._attention(self.policy):
+        with self._attention(self.policy), direct_gradients(self.policy):
             rows = self._settle_behaviour(rows, stats)
             if self.reference is not None:
                 with self._attention(self.reference):
@@ -199,6 +201,8 @@ class Learner:
             stats.skipped_nonfinite += 1
             return
         self.optimizer.step()
+        # The fused optimiser writes without telling autograd, which is how stale copies are known.
+        increment_version(self.parameters)
         stats.updates += 1
         stats.losses.append(total)
         stats.grad_norms.append(norm)
@@ -262,24 +266,30 @@ class Learner:
         return selected
 
     def _settle_behaviour(self, rows: Rows, stats: UpdateStats) -> Rows:
-        """Hold the sampler's log-probs against the trainer's on some rows; recompute them where asked or needed."""
-        update, n = self.config.update, len(rows.completions)
+        """Hold the sampler's log-probs against the trainer's; recompute them where asked or needed.
+
+        In bfloat16 the two always differ by more than `update.gap_bound`, so there no rows are spent on asking.
+        """
+        update, loss, n = self.config.update, self.config.algorithm.loss.name, len(rows.completions)
         acting = self._acting(rows, list(range(n)), None) or list(range(n))
-        some = acting[:: max(1, len(acting) // GAP_ROWS)][:GAP_ROWS]
-        mine = self._logprobs(self.policy, rows, some)[some]
-        gap = (mine - rows.behaviour_logprobs[some]).where(rows.mask[some], 0.0)
+        # Rows that no term reads keep the sampler's values.
+        readers = list(range(n)) if loss in ("clip_cov", "kl_cov") else acting
+        expected = update.behaviour_logprobs == "recompute" or (
+            update.behaviour_logprobs == "auto" and (loss == "sequence" or self.policy.compute_dtype == torch.bfloat16)
+        )
+        compared = readers if expected else acting[:: max(1, len(acting) // GAP_ROWS)][:GAP_ROWS]
+        recomputed = self._logprobs(self.policy, rows, compared)
+        gap = (recomputed - rows.behaviour_logprobs)[compared].where(rows.mask[compared], 0.0)
         stats.logprob_gap_max = float(gap.abs().max())
-        stats.recomputed = update.behaviour_logprobs == "recompute" or (
-            update.behaviour_logprobs == "auto"
-            and (self.config.algorithm.loss.name == "sequence" or stats.logprob_gap_max > update.gap_bound)
+        stats.recomputed = expected or (
+            update.behaviour_logprobs == "auto" and stats.logprob_gap_max > update.gap_bound
         )
         if not stats.recomputed:
             return rows
-        # Rows that no term reads keep the sampler's values.
-        readers = range(n) if self.config.algorithm.loss.name in ("clip_cov", "kl_cov") else acting
-        recomputed = self._logprobs(self.policy, rows, readers)
+        if not expected:
+            recomputed = self._logprobs(self.policy, rows, readers)
         seen = torch.zeros(n, 1, dtype=torch.bool, device=self.policy.device)
-        seen[list(readers)] = True
+        seen[readers] = True
         behaviour = torch.where(seen, recomputed, rows.behaviour_logprobs)
         weights = None
         if update.importance_cap is not None:
@@ -297,7 +307,8 @@ class Learner:
     def _forward(self, policy: Policy, rows: Rows, micro: Sequence[int]) -> tuple[Tensor, Tensor]:
         """[m t] log-probs and entropies of some rows, 0 behind the end of each."""
         packed = self._pack(rows, micro)
-        flat = packed_logprobs(policy, packed, self.config.rollout.temperature)
+        head: Any = policy.model.get_output_embeddings()
+        flat = packed_logprobs(policy, packed, self.config.rollout.temperature, weight_grad=head.weight.grad)
         t = rows.mask.shape[1]
         lengths = torch.tensor([len(rows.completions[i]) for i in micro], device=policy.device)
         real = (torch.arange(t, device=policy.device) < lengths[:, None]).flatten().nonzero()[:, 0]
