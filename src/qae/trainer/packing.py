@@ -153,8 +153,8 @@ def packed_logprobs(
 ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
     """Log-probs and exact entropies (nats) of the completion tokens, row by row, differentiable, in fp32.
 
-    The output matrix's gradient is added to `weight_grad` if it is given. For a shared packing the call, and the backward pass too if activations are recomputed there, must be inside
-    `shared_attention(policy.model)`.
+    The output matrix's gradient is added to `weight_grad` if it is given. For a shared packing the call, and the
+    backward pass too if activations are recomputed there, must be inside `shared_attention(policy.model)`.
     """
     bf16 = policy.compute_dtype == torch.bfloat16
     with torch.autocast(policy.device.type, torch.bfloat16, enabled=bf16):

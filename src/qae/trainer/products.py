@@ -31,23 +31,28 @@ def direct_gradients(policy: Policy) -> Generator[None]:
     """
     replaced: list[nn.Module] = []
     for module in policy.model.modules():
-        if type(module) not in (nn.Linear, nn.Embedding) or "forward" in vars(module):
-            continue
-        weight: Any = module.weight
-        if not weight.requires_grad or weight.grad is None or weight.dtype != torch.float32:
-            continue
-        if isinstance(module, nn.Linear):
-            module.forward = partial(_linear, module, _Copy(weight, policy.compute_dtype))
-        elif module.max_norm is None and not module.sparse and not module.scale_grad_by_freq:
-            module.forward = partial(_embedding, module)
-        else:
-            continue
-        replaced.append(module)
+        forward = _forward(module, policy.compute_dtype)
+        if forward is not None:
+            vars(module)["forward"] = forward
+            replaced.append(module)
     try:
         yield
     finally:
         for module in replaced:
-            del module.forward
+            del vars(module)["forward"]
+
+
+def _forward(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
+    """What takes the place of a layer's `forward`; None for what is left to autograd."""
+    if type(module) not in (nn.Linear, nn.Embedding) or "forward" in vars(module):
+        return None
+    weight = module.weight
+    if not weight.requires_grad or weight.grad is None or weight.dtype != torch.float32:
+        return None
+    if isinstance(module, nn.Linear):
+        return partial(_linear, module, _Copy(weight, dtype))
+    unusual = module.max_norm is not None or module.sparse or module.scale_grad_by_freq
+    return None if unusual else partial(_embedding, module)
 
 
 class _Copy:
@@ -64,13 +69,13 @@ class _Copy:
         return self._copy.detach()
 
 
-def _linear(module: nn.Linear, copy: Callable[[], Tensor], x: Tensor) -> Tensor:
+def _linear(module: Any, copy: Callable[[], Tensor], x: Tensor) -> Tensor:
     weight = copy()
+    bias = None if module.bias is None else module.bias.to(weight.dtype)
     if not torch.is_grad_enabled():
-        bias = None if module.bias is None else module.bias.to(weight.dtype)
         return F.linear(x.to(weight.dtype), weight, bias)
     product = _Product.apply(x, weight, module.weight)
-    return product if module.bias is None else product + module.bias.to(product.dtype)
+    return product if bias is None else product + bias
 
 
 class _Product(torch.autograd.Function):
