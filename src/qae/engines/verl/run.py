@@ -86,6 +86,7 @@ def train(
             f"engine=verl needs verl in this environment: pip install 'qae[verl]' (or run {place.root / 'command.sh'} "
             "where it is)"
         )
+    tell("note", text=f"verl and Ray take about a minute to start; what they print goes to {place.log}")
     _Watch(config, place, prompts, writer, tell).run()
     return place.run_dir
 

@@ -1,0 +1,6 @@
+"""What pytest must not import where a host framework is missing: modules that register with it when imported."""
+
+from importlib.util import find_spec
+
+VERL = ["load", "plugin", "rollout", "skip", "trainer"]
+collect_ignore = [] if find_spec("verl") else [f"src/qae/integrations/verl/{name}.py" for name in VERL]
