@@ -23,6 +23,7 @@ import qae.report
 from fake_events import fake_run
 from fake_runs import fake_run as recorded_run
 from qae import cli
+from qae.audit import measure
 from qae.evaluation import command
 from qae.evaluation.samples import EvalSettings
 from qae.records import read_metrics
@@ -338,6 +339,25 @@ def test_audit_of_a_dump_leaves_nothing_behind(run: Run, tmp_path: Path) -> None
     code, out, _ = run("audit", str(dump))
     assert code == 0 and "every group has one member, so there is no baseline" in out
     assert list(tmp_path.iterdir()) == [dump]
+
+
+def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"baseline": "mean", "gradient_norm": 0.5, "own_predicted_nats": -1e-6, "predicted_nats": 2e-6}
+    step |= {"measured_nats": 2.5e-6}
+
+    def measured(run_dir: Path, *, tell: Callable[[str], None]) -> dict[str, Any]:
+        tell("one step of mean")
+        return {"checkpoint": "c", "completions": 48, "heldout_tokens": 1000, "steps": [step]}
+
+    monkeypatch.setattr(measure, "measure_entropy_steps", measured)
+    made = recorded_run(tmp_path / "made", steps=3, rows=8)
+    code, out, err = run("audit", str(made), "--measure", "--word=so")
+    assert (code, err) == (0, "one step of mean\n")
+    assert "Entropy change of one small gradient step from c (48 completions), in millionths of a nat" in out
+    kept = json.loads((made / "audit.json").read_text())
+    assert kept["entropy_step"]["steps"] == [step] and kept["tokens"]["words"] == ["so"]
+    line = one_red_line(*run("audit", str(made / "rollouts"), "--measure")[::2])
+    assert line == f"--measure needs one run directory with a config.yaml, got {made / 'rollouts'}"
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,17 @@ def audit(
         float | None,
         typer.Option(help="Where no outcome is logged: a completion is right if its reward is above this."),
     ] = None,
+    word: Annotated[
+        list[str] | None, typer.Option(help="Word of doubt to count; may be repeated.", show_default="wait, hm, ...")
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="For a run: one small gradient step from its checkpoint under each baseline; entropy change predicted "
+            "and measured.",
+        ),
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers there.")] = None,
 ) -> None:
     """Say what other baselines would have done with logged rewards, what happened to the entropy, and which K.
@@ -350,15 +361,24 @@ def audit(
     The audit of one run directory is left there as audit.json: `qae report` shows it.
     """
     from qae.audit import audit_paths, audit_text, save_audit
+    from qae.audit.tokens import WORDS
     from qae.audit.whatif import DEFAULT_KS
     from qae.records import atomic_write, to_json
+    from qae.trainer.keys import ConfigError
 
-    found = audit_paths(paths, ks=k or DEFAULT_KS, right_above=right_above)
+    is_run = len(paths) == 1 and (paths[0] / "config.yaml").is_file()
+    if measure and not is_run:
+        raise ConfigError(f"--measure needs one run directory with a config.yaml, got {', '.join(map(str, paths))}")
+    found = audit_paths(paths, ks=k or DEFAULT_KS, right_above=right_above, words=word or WORDS)
+    if measure:
+        from qae.audit.measure import measure_entropy_steps
+
+        found["entropy_step"] = measure_entropy_steps(paths[0], tell=lambda text: typer.echo(text, err=True))
     typer.echo(audit_text(found), nl=False)
     if json_file is not None:
         atomic_write(json_file, to_json(found) + "\n")
         typer.echo(f"\nnumbers: {json_file}")
-    if len(paths) == 1 and (paths[0] / "metrics.jsonl").is_file():
+    if is_run:
         typer.echo(f"\nkept: {save_audit(found, paths[0])}    look at it: qae report {paths[0]}")
 
 

@@ -133,6 +133,7 @@ def test_arms_are_compared_on_the_same_problems(runs: dict[str, Path]) -> None:
 def test_an_explosion_is_told_with_its_evidence(runs: dict[str, Path]) -> None:
     text = write_markdown([runs["k80"]])
     assert re.search(r"Entropy exploded: it left 0\.2\d? nats at about step (1\d|2\d)", text)
+    assert re.search(r"By step (2|3)\d the history was enough to say so\. Before and after the onset: ", text)
     assert "share of completions cut off at the token limit" in text
 
 
@@ -233,6 +234,28 @@ def test_an_audit_in_the_run_directory_becomes_a_section(tmp_path: Path) -> None
     (run / "audit.json").write_text('{"schema": 99}')
     with pytest.raises(SchemaError, match=r"audit\.json has schema 99; this qae reads up to 1"):
         write_report([run], tmp_path / "r.html")
+
+
+def test_a_token_view_becomes_charts_and_tables(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", steps=4, rows=16)
+    audit = audit_paths([run])
+    assert audit["tokens"]["tokens"] > 0
+    audit["tokens"]["carriers"][0]["text"] = "<script>alert(1)</script>"
+    step = {"baseline": "<b>mean", "gradient_norm": 0.5, "own_predicted_nats": -1e-6, "predicted_nats": 2e-6}
+    audit["entropy_step"] = {
+        "checkpoint": "c", "completions": 48, "heldout_tokens": 1000, "steps": [step | {"measured_nats": 2.5e-6}],
+    }  # fmt: skip
+    save_audit(audit, run)
+    page = write_report([run], tmp_path / "r.html")
+    text = page.read_text("utf-8")
+    assert '<a href="#tokens">Tokens</a>' in text and 'id="charts-tokens"' in text
+    assert "<code>&lt;script&gt;alert(1)&lt;/script&gt;</code>" in text and "<script>alert" not in text
+    assert "<td>&lt;b&gt;mean</td><td>0.5</td><td>-1.00</td><td>+2.00</td><td>+2.50</td>" in text
+    series = payload(page)["runs"][0]["tokens"]
+    assert series["step"] == [1, 2, 3, 4] and len(series["effective"]) == 4
+    (run / "audit.json").unlink()
+    text = write_report([run], tmp_path / "r.html").read_text("utf-8")
+    assert 'id="charts-tokens"' not in text and payload(page)["runs"][0]["tokens"] == {}
 
 
 def test_samples_are_spread_over_cells_prompts_and_steps(runs: dict[str, Path], tmp_path: Path) -> None:

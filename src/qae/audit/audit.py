@@ -12,6 +12,7 @@ from qae.audit.rows import read_completion_tables, read_jsonl
 from qae.audit.scalars import read_scalars
 from qae.audit.sources import find_sources
 from qae.audit.store import UNKNOWN, GroupStore
+from qae.audit.tokens import WORDS, TokenStore
 from qae.audit.whatif import DEFAULT_KS, Composition, compare_baselines, compare_regimes, name_logged_baseline
 from qae.detect import Verdict, detect_from_metrics
 from qae.groups import fraction_meant
@@ -22,7 +23,13 @@ COMPOSITIONS = 20_000
 MANY_GROUPS = 100
 
 
-def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_above: float | None = None) -> Record:
+def audit_paths(
+    paths: list[Path],
+    *,
+    ks: Sequence[float] = DEFAULT_KS,
+    right_above: float | None = None,
+    words: Sequence[str] = WORDS,
+) -> Record:
     """Audit rollout dumps and scalar logs.
 
     Args:
@@ -30,10 +37,11 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
         ks: levels of the quantile to compare.
         right_above: a completion without a logged outcome is right if its reward is above this. Without it,
             rewards that take two values only are read as wrong and right, and others leave the outcome unknown.
+        words: words of doubt, to be counted over time.
 
     Returns:
         A record of plain numbers and texts (`qae.audit.audit_text` prints it): counts, sizes, pass_rates, regimes,
-        baselines, hints, entropy, k, warnings.
+        baselines, hints, tokens, entropy, k, warnings.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -53,10 +61,11 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
         raise ValueError(f"found neither rollouts nor scalars in {looked}; expected JSONL with a prompt and a reward")
     for k in ks:
         fraction_meant(k)
-    store, tally, notes = GroupStore(), ReadTally(), [f"{path} was not understood" for path in sources.unknown]
+    store, tokens, tally = GroupStore(), TokenStore(words), ReadTally()
+    notes = [f"{path} was not understood" for path in sources.unknown]
     for path in sources.rollouts:
         store.source = str(path.parent)
-        read_jsonl(path, store, tally)
+        read_jsonl(path, store, tally, tokens)
     if sources.tables:
         notes += read_completion_tables(sources.tables, store, tally)
     verdicts: dict[str, Verdict] = {}
@@ -70,7 +79,7 @@ def audit_paths(paths: list[Path], *, ks: Sequence[float] = DEFAULT_KS, right_ab
     record |= {"lines": tally.lines, "broken": tally.broken, "broken_where": tally.where}
     record |= {"entropy": {name: asdict(verdict) for name, verdict in verdicts.items()}}
     if store.rows:
-        record |= _groups(store, ks, right_above, notes)
+        record |= _groups(store, ks, right_above, notes) | {"tokens": tokens.record()}
     record["k"] = _recommended(record, list(verdicts.values()))
     record |= {"notes": notes, "warnings": _warnings(record)}
     return record

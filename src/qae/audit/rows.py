@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from qae.audit.store import GroupStore, Row
+from qae.audit.tokens import TokenStore
 from qae.records import ReadTally
 
 Record = dict[str, Any]
@@ -36,13 +37,14 @@ _NO_REWARD = ("step", "prompt", "completion", "advantage")
 _REWARD_LISTS = ("rewards", "scores")
 
 
-def read_jsonl(path: Path, store: GroupStore, tally: ReadTally) -> None:
+def read_jsonl(path: Path, store: GroupStore, tally: ReadTally, tokens: TokenStore | None = None) -> None:
     """Add the rows of a JSONL file: one completion a line, or one group a line with a list under "rewards".
 
     Args:
         path: the file; read line by line.
         store: takes the rows.
         tally: counts lines and broken lines.
+        tokens: takes texts and recorded tokens, if given.
     """
     names: dict[str, str] | None = None
     parse = json.JSONDecoder().raw_decode  # json.loads on bytes takes a third longer
@@ -60,7 +62,10 @@ def read_jsonl(path: Path, store: GroupStore, tally: ReadTally) -> None:
                 if names["rewards"]:
                     _add_group(record, names, store)
                 elif not _is_padding(record):
-                    store.add(_row(record, names))
+                    row = _row(record, names)
+                    store.add(row)
+                    if tokens is not None:
+                        tokens.add(record, row.step, row.text, row.outcome)
             except (ValueError, TypeError, KeyError, RecursionError):
                 tally.skip(path, number)
 

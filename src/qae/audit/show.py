@@ -17,6 +17,7 @@ def audit_text(record: Record) -> str:
     parts = [_head(record), *_entropies(record)]
     if record.get("rows"):
         parts += [_pass_rates(record), _regimes(record), _baselines(record), _logged(record)]
+    parts += [_tokens(record.get("tokens") or {}), _steps(record.get("entropy_step") or {})]
     parts += [_recommended(record), _list("Warnings", record["warnings"]), _list("Notes", record["notes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -84,6 +85,73 @@ def _logged(record: Record) -> str:
     return (
         f"The logged advantages are those of no baseline tried; {logged['name']} comes nearest, "
         f"with differences of up to {logged['largest_difference']:.2g}."
+    )
+
+
+def _tokens(found: Record) -> str:
+    spans = found.get("spans") or []
+    shown = spans[:: max(1, len(spans) // 8)] if len(spans) > 10 else spans
+    shown = [*shown, *(spans[-1:] if shown and shown[-1] is not spans[-1] else [])]
+    header = [
+        "step",
+        "pass rate",
+        "words of doubt",
+        "entropy in top 20%",
+        "tokens there",
+        "two most frequent",
+        "covariance",
+    ]
+    keys = ("pass_rate", "words_frac", "top_share", "effective", "two_most_frac", "covariance")
+    forms = ("{:.0%}", "{:.0%}", "{:.0%}", "{:.1f}", "{:.0%}", "{:.4f}")
+    rows = [
+        [
+            str(span["step"]),
+            *("-" if span[k] is None else form.format(span[k]) for k, form in zip(keys, forms, strict=True)),
+        ]
+        for span in shown
+    ]
+    title = "Tokens over time" if found.get("tokens") else "Words of doubt over time (no tokens were recorded)"
+    parts = [_table(title, header, rows)]
+    if found.get("carriers"):
+        parts += [
+            f"Of {found['tokens']:,} recorded tokens ({found['distinct']} different), the fifth with the highest "
+            f"entropy (from {found['threshold_nats']:.2f} nats) carries {found['top_share']:.0%} of the entropy.",
+            _table(
+                "Tokens that carry the entropy",
+                ["token", "share of the entropy", "mean nats", "count", "of them in the top 20%", "mean covariance"],
+                [
+                    [
+                        line["text"],
+                        f"{line['share']:.1%}",
+                        f"{line['mean_nats']:.3f}",
+                        str(line["count"]),
+                        f"{line['top_frac']:.0%}",
+                        "-" if line["covariance"] is None else f"{line['covariance']:+.4f}",
+                    ]
+                    for line in found["carriers"][:10]
+                ],
+            ),
+        ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _steps(found: Record) -> str:
+    if not found:
+        return ""
+    rows = [
+        [
+            line["baseline"],
+            f"{line['gradient_norm']:.3g}",
+            *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
+        ]
+        for line in found["steps"]
+    ]
+    header = ["baseline", "gradient", "on the batch, predicted", "held out, predicted", "held out, measured"]
+    return _table(
+        f"Entropy change of one small gradient step from {found['checkpoint']} "
+        f"({found['completions']} completions), in millionths of a nat",
+        header,
+        rows,
     )
 
 

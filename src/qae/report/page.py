@@ -14,7 +14,8 @@ from qae.report.blocks import legend_html, notes_html, overview_html, subtitle, 
 from qae.report.heldout import with_pass_at_k
 from qae.report.runs import Arm, Run, arms_of, is_number, read_run, rounded, series_of
 from qae.report.samples import samples_of
-from qae.report.whatif import what_if_html
+from qae.report.tokens import token_series, tokens_html
+from qae.report.whatif import read_audit, what_if_html
 
 POINTS_IN_ALL = 6000
 SAMPLES_IN_ALL = 240
@@ -86,6 +87,7 @@ def _run_data(arms: list[Arm], points: int) -> list[dict[str, Any]]:
             "label": arm.label + (f", seed {run.seed}" if len(arm.runs) > 1 else ""),
             "seed": run.seed,
             "series": series_of(run, points=max(50, min(600, points))),
+            "tokens": token_series(read_audit(run.path)),
             "evals": [{k: rounded(v) for k, v in line.items()} for line in _evals(run)],
             "verdict": {"kind": run.verdict.kind, "onset": run.verdict.onset_step},
         }
@@ -118,11 +120,13 @@ def _page(title: str, arms: list[Arm], data: dict[str, Any], tally: ReadTally) -
     policy = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
     policy += "; connect-src 'self'" if live else ""
     whatif = what_if_html(arms)
-    links = {"happened": "What happened", **PARTS}
+    parts = PARTS | ({"tokens": "Tokens"} if any(run["tokens"] for run in data["runs"]) else {})
+    links = {"happened": "What happened", **parts}
     links |= ({"whatif": "Other baselines"} if whatif else {}) | ({"completions": "Completions"} if samples else {})
     links["notes"] = "Notes"
     nav = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in links.items())
-    charts = "".join(_part(key, name, arms) for key, name in PARTS.items())
+    below = {"tokens": tokens_html(arms)}
+    charts = "".join(_part(key, name, arms, below.get(key, "")) for key, name in parts.items())
     # "</" and "<!--" must not end the script element early, whatever a completion holds
     payload = to_json(data).replace("<", "\\u003c")
     return f"""<!doctype html>
@@ -161,8 +165,8 @@ def _page(title: str, arms: list[Arm], data: dict[str, Any], tally: ReadTally) -
 """
 
 
-def _part(key: str, name: str, arms: list[Arm]) -> str:
-    body = f'<div class="grid" id="charts-{key}"></div>'
+def _part(key: str, name: str, arms: list[Arm], below: str) -> str:
+    body = f'<div class="grid" id="charts-{key}"></div>{below}'
     return f'<section id="{key}" tabindex="-1"><h2>{escape(name)}</h2>{legend_html(arms)}{body}</section>'
 
 

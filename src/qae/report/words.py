@@ -133,11 +133,14 @@ def _judge(before: Rate, after: Rate) -> str:
 
 def _entropy(run: Run) -> str:
     verdict = run.verdict
+    said = verdict.summary
+    if verdict.alarm_step is not None:
+        said += f" By step {verdict.alarm_step} the history was enough to say so."
     moved = [e for e in verdict.evidence if e.moved]
     if not moved or verdict.kind == "healthy":
-        return verdict.summary
+        return said
     told = "; ".join(f"{e.label} {number(e.before)} to {number(e.after)}" for e in moved[:5])
-    return f"{verdict.summary} Before and after that step: {told}."
+    return f"{said} Before and after the onset: {told}."
 
 
 def _advantages(run: Run) -> str:

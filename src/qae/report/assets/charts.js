@@ -32,6 +32,10 @@ const CHARTS = [
   { id: "cut", part: "length", title: "Cut off at the token limit", what: "Share of completions.", y: ".3~p", zero: true, lines: [line("completions/clipped_ratio", "cut off", "main")] },
   { id: "seconds", part: "time", title: "Time by phase", what: "Seconds a step.", kind: "area", lines: [line("seconds/sample", "sampling", "main"), line("seconds/grade", "grading", "fourth"), line("seconds/update", "update", "fifth")] },
   { id: "tokens", part: "time", title: "Tokens a step", what: "Sampled, and of those that went through the update.", zero: true, lines: [line("tokens/sampled", "sampled", "main"), line("tokens/updated", "updated", "fifth")] },
+  { id: "doubt", part: "tokens", from: "tokens", title: "Words of doubt and pass rate", what: "Share of completions with a word such as wait or perhaps, beside the pass rate of the same completions.", y: ".3~p", zero: true, lines: [line("words_frac", "words of doubt", "fifth"), line("pass_rate", "pass rate", "main")] },
+  { id: "diversity", part: "tokens", from: "tokens", title: "Diversity of the high-entropy tokens", what: "How many different tokens the fifth with the highest entropy amounts to.", zero: true, lines: [line("effective", "different tokens", "main")] },
+  { id: "alike", part: "tokens", from: "tokens", title: "Where the entropy lies", what: "Share of the entropy in the fifth of the tokens with most of it; share of that fifth that is one of its two commonest tokens.", y: ".3~p", range: [0, 1], lines: [line("top_share", "entropy in the top 20%", "main"), line("two_most_frac", "two commonest tokens", "fourth")] },
+  { id: "covariance", part: "tokens", from: "tokens", title: "Covariance of log-prob and advantage", what: "Mean over recorded tokens. Positive: likely tokens are reinforced, which lowers entropy in the paper's identity.", lines: [line("covariance", "covariance", "main")] },
 ];
 
 const theme = () => document.documentElement.dataset.theme === "dark" ? "dark" : "light";
@@ -39,14 +43,17 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const armColour = (i) => ARM_COLOURS[theme()][i % 8];
 const roleColour = (role) => ROLE_COLOURS[theme()][role];
 const faded = (hex, alpha) => `rgba(${[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join(",")},${alpha})`;
-const has = (run, key) => (run.series[key] || []).some((x) => x !== null);
+/** The columns that a chart draws: one value a step, or one for some steps in a row (chart.from names them). */
+const columns = (run, chart) => run[chart.from || "series"];
+const has = (run, key, chart) => (columns(run, chart)[key] || []).some((x) => x !== null);
 
 /** Mean, lowest and highest of one metric over the runs of an arm, step by step. */
-function merged(runs, key) {
+function merged(runs, key, chart) {
   const at = new Map();
   for (const run of runs) {
-    run.series.step.forEach((step, i) => {
-      const value = (run.series[key] || [])[i];
+    const series = columns(run, chart);
+    series.step.forEach((step, i) => {
+      const value = (series[key] || [])[i];
       if (value === null || value === undefined) return;
       if (!at.has(step)) at.set(step, []);
       at.get(step).push(value);
@@ -63,9 +70,9 @@ const KEY_ONLY = () => ({ x: [null], y: [null], mode: "lines", hoverinfo: "skip"
 function lineTraces(chart, arms) {
   const single = arms.length === 1, traces = [];
   arms.forEach((arm, a) => chart.lines.forEach((spec, s) => {
-    const runs = arm.runs.filter((run) => has(run, spec.key));
+    const runs = arm.runs.filter((run) => has(run, spec.key, chart));
     if (!runs.length) return;
-    const m = merged(runs, spec.key);
+    const m = merged(runs, spec.key, chart);
     const colour = single ? roleColour(spec.role) : armColour(arm.index);
     const name = single ? spec.name : chart.lines.length > 1 ? `${arm.label}, ${spec.name}` : arm.label;
     if (runs.length > 1) {
@@ -90,9 +97,9 @@ const columnsOf = (arms) => innerWidth < 760 ? 1 : arms.length === 4 ? 2 : Math.
 function areaTraces(chart, arms) {
   const traces = [];
   arms.forEach((arm, a) => chart.lines.forEach((spec) => {
-    const runs = arm.runs.filter((run) => has(run, spec.key));
+    const runs = arm.runs.filter((run) => has(run, spec.key, chart));
     if (!runs.length) return;
-    const m = merged(runs, spec.key), colour = roleColour(spec.role), axis = a ? String(a + 1) : "";
+    const m = merged(runs, spec.key, chart), colour = roleColour(spec.role), axis = a ? String(a + 1) : "";
     traces.push({
       x: m.steps, y: m.mean, name: spec.name, stackgroup: `arm${a}`, mode: "lines", xaxis: "x" + axis, yaxis: "y" + axis,
       line: { width: 0.5, color: colour }, fillcolor: faded(colour, 0.55), legendgroup: spec.name,
@@ -221,6 +228,7 @@ function scalable(box) {
 function placeCharts(arms) {
   for (const chart of CHARTS) {
     const part = document.getElementById("charts-" + chart.part);
+    if (!part) continue;
     const card = document.createElement("div"), title = document.createElement("h3"), what = document.createElement("p"), box = document.createElement("div");
     card.className = `card chart-card${chart.tall ? " tall" : ""}${chart.wide ? " wide" : ""}`;
     title.textContent = chart.title; what.textContent = chart.what; what.className = "what";

@@ -1,0 +1,210 @@
+"""Predicted against measured entropy change: one checkpoint, one batch, one small plain gradient step a baseline.
+
+Adam on samples that change from step to step cannot tell what a baseline does to the entropy; this can. The policy is
+put back before each baseline, and entropy is taken on contexts that stay the same: completions of held-out problems.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qae.advantages import mean_advantages, quantile_advantages
+from qae.policies import Policy, load_policy
+from qae.sampling import Completion, make_engine
+from qae.sampling.rng import row_key
+from qae.tasks import make_task
+from qae.trainer.batch import Group, collect, train_params
+from qae.trainer.checkpoint import checkpoints
+from qae.trainer.config import TrainConfig
+from qae.trainer.packing import pack_padded, packed_logprobs
+
+KS = (0.2, 0.4, 0.6, 0.8)
+HELDOUT = 32
+HELDOUT_SAMPLES = 2
+ROWS_AT_ONCE = 16
+_STREAM = 7
+
+
+@dataclass(frozen=True)
+class EntropyStep:
+    """What one baseline's step did.
+
+    Attributes:
+        baseline: its name.
+        gradient_norm: of the loss -mean(A log pi) over the batch's tokens.
+        step_size: learning rate; the same for all baselines.
+        predicted_nats: to first order: the gradient of the held-out entropy times the step.
+        measured_nats: held-out entropy after the step minus before.
+        own_predicted_nats: as predicted, for the entropy on the batch's own tokens.
+    """
+
+    baseline: str
+    gradient_norm: float
+    step_size: float
+    predicted_nats: float
+    measured_nats: float
+    own_predicted_nats: float
+
+
+def measure_entropy_steps(
+    run_dir: Path, *, relative_step: float = 1e-4, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Take one small plain gradient step from a run's newest checkpoint under each baseline, and put it back.
+
+    Args:
+        run_dir: a run with config.yaml and checkpoints.
+        relative_step: length of the step of the mean baseline, over the length of the parameters.
+        tell: told what is being done.
+
+    Returns:
+        A record: checkpoint, completions, heldout_tokens, entropy_nats, own_entropy_nats, steps (`EntropyStep`).
+
+    Raises:
+        ValueError: there is no checkpoint, or no group of the batch is mixed.
+    """
+    found = checkpoints(run_dir)
+    if not found:
+        raise ValueError(f"{run_dir} has no checkpoint to take a step from; set checkpoint.every, or finish the run")
+    config = TrainConfig.load(str(run_dir / "config.yaml"))
+    tell(f"loading {found[-1]}")
+    policy = load_policy(
+        config.policy.path if config.policy.lora else str(found[-1]), dtype="float32", device=config.policy.device
+    )
+    task = make_task(config.task.model_dump(), config.seed)
+    engine = make_engine("builtin", policy)
+    engine.refresh()
+    tell("sampling one batch and the held-out contexts")
+    batch = collect(config, policy, task, engine, step=0, cursor=0, phase=lambda *a, **b: None)
+    groups = [group for group in batch.groups if group.is_mixed]
+    if not groups:
+        raise ValueError(f"no group of the batch is mixed: every advantage is 0 at {found[-1]}")
+    items = task.heldout_items(HELDOUT) or [task.train_item(10**6 + i) for i in range(HELDOUT)]
+    prompts = [task.encode(item, policy.tokenizer) for item in items]
+    rows = [i for i in range(len(items)) for _ in range(HELDOUT_SAMPLES)]
+    keys = [row_key(config.seed, _STREAM, n) for n in range(len(rows))]
+    completions = engine.generate(prompts, rows, keys, train_params(config, task))
+    if policy.device.type != "mps":  # which has no float64; a small change of entropy drowns in float32's rounding
+        policy.model.double()
+    contexts = _Tokens(policy, prompts, rows, completions, config.rollout.temperature)
+    own = _Tokens(
+        policy,
+        [group.prompt for group in groups],
+        [i for i, group in enumerate(groups) for _ in group.completions],
+        [c for group in groups for c in group.completions],
+        config.rollout.temperature,
+    )
+    steps = _steps(policy, groups, own, contexts, relative_step, tell)
+    return {
+        "checkpoint": str(found[-1]),
+        "completions": len(own.completions),
+        "heldout_tokens": contexts.count,
+        "entropy_nats": contexts.entropy(),
+        "own_entropy_nats": own.entropy(),
+        "relative_step": relative_step,
+        "steps": [asdict(step) for step in steps],
+    }
+
+
+def _steps(
+    policy: Policy,
+    groups: Sequence[Group],
+    own: "_Tokens",
+    contexts: "_Tokens",
+    relative_step: float,
+    tell: Callable[[str], None],
+) -> list[EntropyStep]:
+    rewards = torch.tensor([reward for group in groups for reward in group.rewards])
+    ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.completions], dtype=torch.int64)
+    baselines = {"mean": mean_advantages(rewards, ids)}
+    baselines |= {f"quantile K={k:g}": quantile_advantages(rewards, ids, k) for k in KS}
+    rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
+    own_rises = own.gradient(lambda logprobs, entropies, rows: entropies)
+    before = contexts.entropy()
+    found: list[EntropyStep] = []
+    step_size = 0.0
+    for name, advantages in baselines.items():
+        tell(f"one step of {name}")
+        weights = advantages.nan_to_num().to(policy.device)
+        direction = own.gradient(lambda logprobs, entropies, rows, weights=weights: weights[rows] * logprobs)
+        norm = _dot(direction, direction) ** 0.5
+        if not step_size:
+            length = sum(float(p.detach().double().square().sum()) for p in _trained(policy)) ** 0.5
+            step_size = relative_step * length / norm
+        with _moved(policy, direction, step_size):
+            measured = contexts.entropy() - before
+        predicted, own_predicted = (step_size * _dot(g, direction) for g in (rises, own_rises))
+        found.append(EntropyStep(name, norm, step_size, predicted, measured, own_predicted))
+    return found
+
+
+class _Tokens:
+    """Completions as fixed contexts: their tokens' log-probs and entropies under the policy as it is now."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prompts: list[list[int]],
+        rows: list[int],
+        completions: list[Completion],
+        temperature: float,
+    ) -> None:
+        self.policy, self.prompts, self.temperature = policy, prompts, temperature
+        pairs = [(row, c.token_ids) for row, c in zip(rows, completions, strict=True)]
+        self.rows, self.completions = [row for row, _ in pairs], [ids for _, ids in pairs]
+        self.count = sum(map(len, self.completions))
+
+    def entropy(self) -> float:
+        """Mean over the tokens, in nats."""
+        with torch.no_grad():
+            return sum(float(entropies.double().sum()) for _, entropies, _ in self._parts()) / self.count
+
+    def gradient(self, of: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """Gradient of the mean over the tokens of `of(log-probs, entropies, row of each token)`."""
+        for p in self.policy.model.parameters():
+            p.grad = None
+        for logprobs, entropies, rows in self._parts():
+            (of(logprobs, entropies, rows).sum() / self.count).backward()
+        trained = _trained(self.policy)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in trained]
+        for p in trained:
+            p.grad = None
+        return gradients
+
+    def _parts(self) -> Iterator[tuple[Float[Tensor, " m"], Float[Tensor, " m"], Tensor]]:
+        for start in range(0, len(self.completions), ROWS_AT_ONCE):
+            chunk = range(start, min(start + ROWS_AT_ONCE, len(self.completions)))
+            ids = [self.completions[i] for i in chunk]
+            packed = pack_padded(self.prompts, [self.rows[i] for i in chunk], ids, self.policy.device)
+            logprobs, entropies = packed_logprobs(self.policy, packed, self.temperature)
+            owners = torch.tensor([i for i in chunk for _ in self.completions[i]], device=self.policy.device)
+            yield logprobs, entropies, owners
+
+
+@contextmanager
+def _moved(policy: Policy, direction: list[Tensor], step_size: float) -> Iterator[None]:
+    """The policy after one step along `direction`, and as it was again afterwards."""
+    parameters = _trained(policy)
+    kept = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p, d in zip(parameters, direction, strict=True):
+            p.add_(d, alpha=step_size)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, old in zip(parameters, kept, strict=True):
+                p.copy_(old)
+
+
+def _trained(policy: Policy) -> list[Tensor]:
+    return [p for p in policy.model.parameters() if p.requires_grad]
+
+
+def _dot(a: list[Tensor], b: list[Tensor]) -> float:
+    return sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
