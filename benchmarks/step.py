@@ -1,0 +1,313 @@
+"""Whole training steps: `qae train` against TRL's GRPOTrainer on the same machine.
+
+A step is one rollout batch and its updates: sample 32 prompts x 8, grade, 8 mini-batches, 8 optimiser steps. Same
+weights (SmolLM2-135M-Instruct), prompts in the same order, token limits, end tokens, bfloat16 products over fp32
+weights, AdamW, Clip-Higher .2/.28, token-mean, no KL, temperature 1 over the whole vocabulary. Four sides:
+
+    trl          GRPOTrainer, loss_type dapo, no gradient checkpointing
+    trl_skip     the same with qae's QuantileGRPOTrainer: rows with advantage 0 are left out of the loss
+    qae_dense    `qae train` with the mean as baseline, every row in the update: equal work, done differently
+    qae          `qae train` with QAE at K = .4, rows with advantage 0 left out
+
+Two works: `few_shot`, sums after four solved lines, at most 8 tokens, a newline ends; `words`, arithmetic in words
+without examples through the chat template, at most 128 tokens.
+
+Every side is a process of its own that waits for its turn, so they alternate step by step; only one computes at a time.
+The first step of each (allocations, thread pools) is not counted, unless `--warmup 0`. Sides draw different random
+numbers, so lengths and the share of rows with advantage 0 differ from step to step: both are given. A ratio
+`trl_over_qae` is how many times longer TRL takes, pair by pair, then the median.
+
+Run it with an environment that has trl 1.16 and qae (`make host-trl` makes .venv-trl), or give `--trl-python`.
+Prints one JSON object; `--out` also writes it to a file.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import harness
+
+SIDES = ("trl", "trl_skip", "qae_dense", "qae")
+TASKS: dict[str, dict[str, Any]] = {
+    "few_shot": {"name": "few_shot_arithmetic", "levels": {"add2": 1}},
+    "words": {"name": "worded_arithmetic"},
+}
+MAX_TOKENS = {"few_shot": 8, "words": 128}
+GROUP, MINIBATCHES = 8, 8
+LR = 1e-6
+
+
+def turns() -> Iterator[None]:
+    """One item for each line that the parent sends; ends with the input."""
+    for _ in sys.stdin:
+        yield
+
+
+def say(**values: Any) -> None:
+    """Answer the parent."""
+    print("@" + json.dumps(values), flush=True)
+
+
+def run_ours(side: str, work: str, prompts: int, steps: int, policy: str, threads: int) -> None:
+    """`qae train`, stopped at every step until it is told to go on."""
+    from qae.trainer.config import TrainConfig
+    from qae.trainer.loop import train
+
+    mean = ("algorithm.advantage=mean", "algorithm.skip_zero_advantage=off") if side == "qae_dense" else ()
+    config = TrainConfig.load(
+        {
+            "name": side,
+            "steps": steps,
+            "threads": threads,
+            "policy": {"path": policy, "dtype": "bfloat16"},
+            "task": TASKS[work],
+            "algorithm": {
+                "preset": "dapo",
+                "advantage": {"k": 0.4},
+                "dynamic_sampling": {"enabled": False},
+                "overlong": {"max_tokens": None, "buffer_tokens": 0},
+            },
+            "rollout": {"prompts": prompts, "group_size": GROUP, "max_tokens": MAX_TOKENS[work]},
+            "update": {"minibatches": MINIBATCHES, "lr": LR, "warmup": 0, "tokens_per_microbatch": 4096},
+            "eval": {"every": 0, "problems": 0},
+            "checkpoint": {"every": steps, "keep": 1},
+        },
+        *mean,
+    )
+
+    class Turns:
+        def __init__(self) -> None:
+            self.turns = turns()
+            self.began = 0.0
+
+        def event(self, name: str, /, **data: Any) -> None:
+            if name == "step":
+                m = data["metrics"]
+                say(
+                    seconds=perf_counter() - self.began,
+                    sample=m["seconds/sample"],
+                    tokens=m["tokens/sampled"],
+                    zero_frac=m["advantage/zero_frac"],
+                    reward=m["reward"],
+                )
+            if name in ("start", "step"):
+                if next(self.turns, "end") == "end":
+                    os._exit(0)
+                self.began = perf_counter()
+
+    with tempfile.TemporaryDirectory() as directory:
+        train(config, run_dir=Path(directory) / "run", observer=Turns())
+
+
+def run_trl(side: str, work: str, prompts: int, steps: int, policy: str, threads: int) -> None:
+    """GRPOTrainer, stopped after every MINIBATCHES optimiser steps until it is told to go on."""
+    import logging
+
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from qae.integrations.trl import QuantileGRPOTrainer
+    from qae.policies.source import resolve_source
+    from qae.tasks import make_task
+
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(threads)
+    task = make_task(TASKS[work], 0)
+    items = [task.train_item(i) for i in range(prompts * steps)]
+    by_prompt = {json.dumps(item.prompt): item for item in items}
+    source = resolve_source(policy)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ends = [tokenizer.eos_token_id]
+    if task.stop:
+        ends += tokenizer(task.stop[0], add_special_tokens=False).input_ids
+    model.generation_config.eos_token_id = ends
+
+    def correct(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
+        """The task's own grade."""
+        texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
+        pairs = [(by_prompt[json.dumps(p)], text) for p, text in zip(prompts, texts, strict=True)]
+        return [grade.reward or 0.0 for grade in task.grade(pairs)]
+
+    class Turns(TrainerCallback):
+        def __init__(self) -> None:
+            self.turns = turns()
+            self.began = 0.0
+
+        def go_on(self) -> None:
+            if next(self.turns, "end") == "end":
+                os._exit(0)
+            self.began = perf_counter()
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.go_on()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % MINIBATCHES == 0:
+                say(seconds=perf_counter() - self.began, **seen)
+                self.go_on()
+
+    seen: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        args = GRPOConfig(
+            output_dir=directory,
+            use_cpu=True,
+            bf16=True,
+            seed=0,
+            max_steps=steps * MINIBATCHES,
+            per_device_train_batch_size=prompts * GROUP // MINIBATCHES,
+            steps_per_generation=MINIBATCHES,
+            gradient_accumulation_steps=1,
+            num_generations=GROUP,
+            max_completion_length=MAX_TOKENS[work],
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            loss_type="dapo",
+            epsilon=0.2,
+            epsilon_high=0.28,
+            beta=0.0,
+            learning_rate=LR,
+            lr_scheduler_type="constant",
+            weight_decay=0.1,
+            max_grad_norm=1.0,
+            gradient_checkpointing=False,
+            shuffle_dataset=False,
+            save_strategy="no",
+            logging_steps=MINIBATCHES,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        more = {"quantile_k": 0.4, "entropy_rows": "kept"} if side == "trl_skip" else {}
+        trainer: Any = (QuantileGRPOTrainer if more else GRPOTrainer)(
+            model=model,
+            reward_funcs=correct,
+            args=args,
+            train_dataset=Dataset.from_list([{"prompt": _as_list(item.prompt)} for item in items]),
+            processing_class=tokenizer,
+            callbacks=[turn := Turns()],
+            **more,
+        )
+        generate = trainer._generate_and_score_completions
+
+        def timed(inputs: Any) -> Any:
+            began = perf_counter()
+            made = generate(inputs)
+            seen.update(
+                sample=perf_counter() - began,
+                tokens=int(made["completion_mask"].sum()),
+                zero_frac=float((made["advantages"] == 0).float().mean()),
+                reward=trainer._metrics["train"]["reward"][-1],
+            )
+            return made
+
+        trainer._generate_and_score_completions = timed
+        assert turn in trainer.callback_handler.callbacks
+        trainer.train()
+
+
+def _as_list(prompt: Any) -> Any:
+    return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+
+
+class Side:
+    """A child process that does one step a turn."""
+
+    def __init__(self, name: str, python: str, args: argparse.Namespace, work: str) -> None:
+        steps = args.alternations + args.warmup
+        command = [python, __file__, "--side", name, "--works", work, "--prompts", str(args.prompts)]
+        command += ["--alternations", str(steps), "--policy", args.policy, "--threads", str(args.threads)]
+        self.name = name
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(args.threads)},
+        )  # fmt: skip
+
+    def step(self) -> dict[str, float]:
+        """One step."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        for line in self._child.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        raise RuntimeError(f"the process of {self.name} ended: its messages are above")
+
+    def close(self) -> None:
+        """End the child."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait()
+
+
+def measure(args: argparse.Namespace, work: str) -> dict[str, Any]:
+    """Alternate the sides; every step of each, medians and ratios of neighbours."""
+    sides = [Side(name, args.trl_python if name.startswith("trl") else sys.executable, args, work) for name in SIDES]
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
+    for alternation in range(args.alternations + args.warmup):
+        for side in sides:
+            step = side.step()
+            if alternation >= args.warmup:
+                found[side.name].append(step)
+            print(f"{work} {alternation} {side.name}: {json.dumps(step)}", file=sys.stderr, flush=True)
+    for side in sides:
+        side.close()
+    seconds = {name: [step["seconds"] for step in steps] for name, steps in found.items()}
+    pairs = [("trl", "trl_skip"), ("trl", "qae_dense"), ("trl", "qae"), ("trl_skip", "qae"), ("qae_dense", "qae")]
+    return {
+        "sides": {
+            name: {key: harness.spread([step[key] for step in steps]) for key in steps[0]}
+            for name, steps in found.items()
+        },
+        "ratios": {f"{a}_over_{b}": harness.ratios(seconds[a], seconds[b]) for a, b in pairs},
+    }
+
+
+def main() -> None:
+    """Parse the arguments, measure, print."""
+    parser = harness.parser(__doc__)
+    harness.add_trl(parser)
+    parser.add_argument("--works", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--warmup", type=int, default=1, help="steps of each side that are not counted")
+    parser.add_argument("--policy", default="smollm2", help="as policy.path in a config")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        run = run_trl if args.side.startswith("trl") else run_ours
+        run(args.side, args.works[0], args.prompts, args.alternations, args.policy, args.threads)
+        return
+    if not args.trl_python:
+        harness.skip("it needs TRL: give --trl-python or set TRL_PYTHON")
+    environment = harness.environment("qae", "torch", "transformers")
+    trl = subprocess.run(
+        [args.trl_python, "-c", "from importlib.metadata import version; print(version('trl'), version('torch'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    result = {
+        "benchmark": "step",
+        "policy": args.policy,
+        "config": {
+            "prompts": args.prompts, "group_size": GROUP, "minibatches": MINIBATCHES, "max_tokens": MAX_TOKENS,
+            "dtype": "bfloat16", "threads": args.threads,
+        },
+        "alternations": args.alternations,
+        "warmup": args.warmup,
+        "environment": environment | {"trl": trl[0], "trl_torch": trl[1]},
+        "works": {work: measure(args, work) for work in args.works},
+    }  # fmt: skip
+    harness.finish(result, args.out)
+
+
+if __name__ == "__main__":
+    main()
