@@ -8,10 +8,20 @@ import pytest
 from qae.engines.verl.cause import find_cause, worker_died
 
 DIED = """\
-(TaskRunner pid=12) The actor died unexpectedly before finishing this task.
+(WorkerDict pid=13) RuntimeError: [gloo] Connection closed by peer
+Traceback (most recent call last):
+ray.exceptions.RayTaskError(ActorDiedError): ray::TaskRunnerV1.run() (pid=9, ip=127.0.0.1)
 ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
 \tclass_name: create_colocated_worker_cls.<locals>.WorkerDict
-The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: connection
+\tactor_id: ab12
+\tpid: 12
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker \
+unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. (1) The \
+process is killed by SIGKILL by OOM killer due to high memory usage.
+"""
+CREATION = """\
+ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation task, ray::WorkerDict()
+ValueError: no such model
 """
 
 
@@ -35,10 +45,17 @@ def test_the_exception_under_rays_wrappers(log: Path) -> None:
     assert cause(log, text) == "ConfigAttributeError: Key 'qae_k' is not in struct"
 
 
-def test_the_death_of_a_worker(log: Path) -> None:
-    found = cause(log, DIED)
-    assert found.startswith("a worker process died: ") and "died unexpectedly" in found
+def test_the_death_of_a_worker_and_not_what_it_did_to_the_others(log: Path) -> None:
+    assert cause(log, DIED) == (
+        "a worker process died, WorkerDict (pid 12): Worker unexpectedly exits with a connection error code 2. "
+        "End of file; killed, out of memory, or crashed"
+    )
     assert worker_died(DIED) and not worker_died("step:1 - reward:0.5")
+
+
+def test_an_error_in_a_workers_constructor_is_that_error(log: Path) -> None:
+    assert not worker_died(CREATION)
+    assert cause(log, CREATION) == "ValueError: no such model"
 
 
 def test_rays_own_logs_are_searched(log: Path, tmp_path: Path) -> None:

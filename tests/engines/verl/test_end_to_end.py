@@ -170,7 +170,7 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
     run = qae_train("tiny", *ON_TWO, *small, f"--run-dir={where}", "--plain", kill=kill)
     assert killed and run.code == 2
     message = " ".join(run.said.split())
-    assert re.search(r"error: verl failed: a worker process died: ", message), message[-2000:]
+    assert re.search(r"error: verl failed: a worker process died, WorkerDict \(pid \d+\)", message), message[-2000:]
     saved = int(re.search(r"Continue from step (\d+) with `qae train --resume", message)[1])  # pyright: ignore
     assert saved >= 1
     again = qae_train(f"--resume={where}", "--plain")

@@ -12,10 +12,12 @@ _PREFIX = re.compile(r"^\s*(?:\x1b\[[0-9;]*m)*(?:\((?P<who>[^)]*)\)\s*)?(?:\x1b\
 _EXCEPTION = re.compile(
     r"^(?:ray\.exceptions\.)?(?P<kind>(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit))(?:\([\w.]+\))?: (?P<text>\S.*)$"
 )
+# What Ray says of an actor whose process is gone; one that failed in its own constructor is another matter.
 _DEATH = re.compile(
-    r"(?:worker|actor|node)\b.*\b(?:died|was killed|killed by|dead)|SIGKILL|out of memory|OOM|connection error code",
-    re.IGNORECASE,
+    r"ActorDiedError: .*unexpectedly|worker process has died|worker died or was killed|unexpected system"
 )
+_CLASS, _PID = re.compile(r"class_name: \S*?(\w+)$", re.MULTILINE), re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
+_DETAIL = re.compile(r"exit detail: (.+?)(?: There are some potential root causes\.|$)", re.MULTILINE)
 _LOGS = ("worker-*.err", "worker-*.out", "raylet.err", "raylet.out", "gcs_server.err")
 _TAIL_BYTES = 200_000
 
@@ -28,26 +30,23 @@ def find_cause(log: Path, *, since: float) -> str:
         since: when it began, to tell its Ray logs from others'.
     """
     lines = list(_tail(log))
+    text = "\n".join(lines)
+    if worker_died(text):
+        return _death(text)
     thrown = _first_exception(lines)
-    death = _death(lines)
-    if thrown is None and death is None:
-        for path in ray_logs(since):
-            own = list(_tail(path))
-            thrown = thrown or _first_exception(own)
-            death = death or _death(own)
-            if thrown:
-                return f"{thrown} (in Ray's {path.name})"
-    if thrown and not (death and "died" in thrown.lower()):
+    if thrown:
         return thrown
-    if death:
-        return f"a worker process died: {death}"
+    for path in ray_logs(since):
+        thrown = _first_exception(_tail(path))
+        if thrown:
+            return f"{thrown} (in Ray's {path.name})"
     spoken = [line for line in lines if line.strip()]
     return f"it said last: {spoken[-1].strip()[:300]}" if spoken else "it said nothing"
 
 
 def worker_died(text: str) -> bool:
     """Whether some lines tell of the death of a process that the run cannot do without."""
-    return "ActorDiedError" in text or "worker died or was killed" in text or "unexpected system error" in text
+    return _DEATH.search(text) is not None
 
 
 def ray_logs(since: float) -> list[Path]:
@@ -71,9 +70,13 @@ def _first_exception(lines: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _death(lines: Iterable[str]) -> str | None:
-    found = [line.strip() for line in lines if _DEATH.search(line)]
-    return found[0][:300] if found else None
+def _death(text: str) -> str:
+    """Which process died, as far as Ray says, and what it says of the reason."""
+    kind, pid, detail = (pattern.search(text) for pattern in (_CLASS, _PID, _DETAIL))
+    who = f"{kind[1]}" if kind else "one of Ray's"
+    number = f" (pid {pid[1]})" if pid else ""
+    why = f": {detail[1].strip()[:200].rstrip('.')}" if detail else ""
+    return f"a worker process died, {who}{number}{why}; killed, out of memory, or crashed"
 
 
 def _tail(path: Path) -> Iterator[str]:

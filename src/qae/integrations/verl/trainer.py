@@ -79,7 +79,7 @@ class QaeTrainer(PPOTrainerSync):
             partition_id=batch.partition_id,
             select_fields=["extra_fields", "response_mask", "responses", "entropy"],
         )
-        infos = [_reward_info(fields) for fields in data["extra_fields"].tolist()]
+        infos = [_reward_info(fields) for fields in data.pop("extra_fields").tolist()]
         real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
         view = RowView(
             sessions=[key.rsplit("_", 1)[0] for key in batch.keys],
