@@ -86,7 +86,7 @@ def print_settings(console: Console, asked: Asked) -> None:
     """Every key with its value and where the value came from, by section."""
     flat = keys.flatten(asked.config.model_dump())
     constants = LOSS_DEFAULTS[asked.config.algorithm.loss.name]
-    shown = [key for key in flat if not _foreign(key, flat[key], constants)]
+    shown = [key for key in flat if not _foreign(key, flat, constants)]
     values = {key: as_yaml(flat[key]) for key in shown}
     widths = max(map(len, shown)), min(max(map(len, values.values())), WIDEST_VALUE)
     for section, members in by_section(shown):
@@ -129,10 +129,12 @@ def _entry(console: Console, line: Text, below: str) -> None:
     console.print(Text(textwrap.fill(below, console.width - 1, initial_indent=indent, subsequent_indent=indent)))
 
 
-def _foreign(key: str, value: Any, constants: Mapping[str, Any]) -> bool:
-    """Whether a key is another loss's constant, which this run does not have."""
+def _foreign(key: str, flat: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
+    """Whether a key is another loss's constant or another engine's, which this run does not have."""
     section, _, name = key.rpartition(".")
-    return section == "algorithm.loss" and value is None and name not in constants
+    if section == "engine" and flat["engine.name"] == "local":
+        return name != "name"
+    return section == "algorithm.loss" and flat[key] is None and name not in constants
 
 
 def by_section(names: Iterable[str]) -> list[tuple[str, list[str]]]:
