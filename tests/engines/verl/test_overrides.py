@@ -1,10 +1,12 @@
 """A run's configuration in verl's words, without verl: what is carried, refused by name, and said."""
 
 import shlex
+import sys
 from typing import Any
 
 import pytest
 
+from qae import cli
 from qae.engines.verl.overrides import Prompts, command, environment, literal, overrides, shell
 from qae.engines.verl.refusals import departures, refuse, refuse_task, skips, warmup_steps
 from qae.tasks import make_task
@@ -211,3 +213,16 @@ def test_keys_of_verl_need_verl() -> None:
 def test_literals() -> None:
     assert literal('say "a\\b"') == '"say \\"a\\\\b\\""'
     assert literal("true") == '"true"' and literal(None) == "null"
+
+
+def test_the_dry_run_of_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, shown in ((["engine=verl", "engine.workers=4"], True), ([], False)):
+        monkeypatch.setattr(sys, "argv", ["qae", "train", *words, "--dry-run"])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out = capsys.readouterr().out
+        assert not left.value.code
+        assert ("engine.workers" in out) is shown
+        assert ("python -m verl.trainer.main_ppo" in out) is shown
+        assert ("what verl does in its own way" in out) is shown
