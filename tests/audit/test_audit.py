@@ -128,6 +128,18 @@ def test_our_own_runs(tmp_path: Path) -> None:
     assert [verdict["kind"] for verdict in found["entropy"].values()] == ["healthy"]
 
 
+def test_copies_inside_a_run_of_ours_do_not_count(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", steps=3, rows=8)
+    for name in ("verl/rollouts", "tensorboard", "rollouts/.draft"):
+        (run / name).mkdir(parents=True)
+    write(run / "verl" / "rollouts" / "1.jsonl", group("a", [1, 0]))
+    (run / "tensorboard" / "events.out.tfevents.1").write_bytes((FIXTURES / "events.out.tfevents.2.curve").read_bytes())
+    write(run / "rollouts" / ".draft" / "9.jsonl", group("a", [1, 0]))
+    for paths in ([run], [tmp_path]):
+        found = audit_paths(paths)
+        assert found["rows"] == 24 and list(found["entropy"]) == [str(run / "metrics.jsonl")]
+
+
 def test_two_runs_with_the_same_prompts_stay_apart(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fake_run(tmp_path / name, steps=2, rows=8)

@@ -21,8 +21,9 @@ class Sources:
 def find_sources(paths: list[Path]) -> Sources:
     """Look at files, and at all files under directories.
 
-    A file named by the caller that holds neither rollouts nor scalars is `unknown`; inside directories such files
-    are passed over. Of several trainer_state.json (one a checkpoint) the last is taken: it holds the whole history.
+    Of a run directory of qae only its own records are taken. A file named by the caller that holds neither rollouts
+    nor scalars is `unknown`; inside directories such files are passed over. Of several trainer_state.json (one a
+    checkpoint) the last is taken: it holds the whole history.
 
     Args:
         paths: files and directories.
@@ -45,7 +46,18 @@ def find_sources(paths: list[Path]) -> Sources:
 
 
 def _walk(directory: Path) -> Iterator[Path]:
-    return (path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
+    metrics = directory / "metrics.jsonl"
+    if metrics.is_file() and (directory / "config.yaml").is_file():
+        # a run of ours: what verl or a tracker left beside its records says the same again
+        yield from (metrics, *(directory / "rollouts").glob("*.jsonl"))
+        return
+    for path in directory.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _walk(path)
+        elif path.is_file():
+            yield path
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
