@@ -207,6 +207,8 @@ def evaluate(
     data: Annotated[list[str] | None, typer.Option(help="JSONL or Parquet file, or Hub id; may be repeated.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Column of the problem in --data.")] = None,
     answer: Annotated[str | None, typer.Option(help="Column of the gold answer in --data.")] = None,
+    split: Annotated[str, typer.Option(help="Split of a Hub id in --data.")] = "test",
+    subset: Annotated[str | None, typer.Option(help="Subset of a Hub id in --data, such as main.")] = None,
     samples: Annotated[int, typer.Option(help="Completions a problem.")] = 32,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus.")] = 1.0,
@@ -259,9 +261,9 @@ def evaluate(
     try:
         with EvalView(console) as view:
             _, where = evaluate_model(
-                str(model), settings, bench=names, data=data or [], prompt=prompt, answer=answer, endpoint=endpoint,
-                endpoint_extra=extra, concurrency=concurrency, device=device, dtype=dtype, out=out, watch=view.watch,
-                progress=view.within,
+                str(model), settings, bench=names, data=data or [], prompt=prompt, answer=answer, split=split,
+                subset=subset, endpoint=endpoint, endpoint_extra=extra, concurrency=concurrency, device=device,
+                dtype=dtype, out=out, watch=view.watch, progress=view.within,
             )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here")

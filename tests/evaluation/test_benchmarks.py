@@ -1,10 +1,14 @@
 import json
+import sys
+from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from qae.evaluation.benchmarks import BENCHMARKS, BOXED_SUFFIX, load_benchmark, load_data, problems_of
+from qae.evaluation.command import evaluate_model
+from qae.evaluation.samples import EvalSettings
 
 # made up, in the shapes of the published sets
 PROBLEMS = [(f"Find the remainder when {n}^3 is divided by 1000.", n**3 % 1000) for n in range(11, 41)]
@@ -116,3 +120,19 @@ def test_errors(call, text, tmp_path):
 
 def test_benchmark_table_names_where_each_lies():
     assert {name: b.problems for name, b in BENCHMARKS.items()} == {"aime24": 30, "aime25": 30, "amc23": 40}
+
+
+def test_a_hub_id_with_its_subset_and_split(monkeypatch, tmp_path):
+    asked = []
+
+    def load_dataset(path, subset, split):
+        asked.append((path, subset, split))
+        return [{"question": "2*3+4?", "answer": "So\\n#### 10"}]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    settings = EvalSettings(samples=1, max_tokens=4)
+    (summary,), _ = evaluate_model(
+        "tiny", settings, data=["openai/gsm8k"], subset="main", split="train", device="cpu", out=tmp_path
+    )
+    assert asked == [("openai/gsm8k", "main", "train")]
+    assert (summary.name, len(summary.problems)) == ("gsm8k", 1)

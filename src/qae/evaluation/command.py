@@ -20,6 +20,8 @@ def evaluate_model(
     data: Sequence[str] = (),
     prompt: str | None = None,
     answer: str | None = None,
+    split: str = "test",
+    subset: str | None = None,
     endpoint: str | None = None,
     endpoint_extra: Mapping[str, Any] | None = None,
     concurrency: int = 16,
@@ -39,6 +41,8 @@ def evaluate_model(
         data: JSONL or Parquet files, or Hub ids.
         prompt: column of the problem in `data`; None finds it.
         answer: column of the gold answer in `data`; None finds it.
+        split: of a Hub id in `data`.
+        subset: of a Hub id in `data`.
         endpoint: address of an OpenAI-compatible server, up to and with `/v1`; None samples on this machine.
         endpoint_extra: further fields of each request to the server.
         concurrency: requests under way at once.
@@ -57,7 +61,8 @@ def evaluate_model(
     """
     if not bench and not data:
         raise ValueError("nothing to evaluate on: give a benchmark (--bench aime24) or a file (--data file.jsonl)")
-    sets = [*map(load_benchmark, bench), *(load_data(path, prompt=prompt, answer=answer) for path in data)]
+    own = (load_data(path, prompt=prompt, answer=answer, split=split, subset=subset) for path in data)
+    sets = [*map(load_benchmark, bench), *own]
     path, step = find_checkpoint(model)
     sampler: Sampler
     if endpoint is not None:
