@@ -52,6 +52,23 @@ def test_a_run_of_trl_with_rewards_of_none() -> None:
     assert verdict["summary"] == "Only 4 entropy values: at least 5 are needed to judge."
 
 
+def test_a_run_of_verl_with_quantile_advantages() -> None:
+    """Three steps of verl 0.9.1 on the shipped policy (fixtures/make_verl.py), the first groups of each dump."""
+    found = audit_paths([FIXTURES / "verl_run" / "rollouts", FIXTURES / "verl_run" / "metrics.jsonl"])
+    assert (found["rows"], found["sizes"], found["steps"], found["outcomes"]) == (192, {"8": 24}, 3, "logged")
+    assert found["logged_baseline"]["name"] == "quantile K=0.4 (std over n, eps 1e-06)"
+    assert found["logged_baseline"]["largest_difference"] < 1e-6
+    assert found["tokens"]["spans"][0]["words_frac"] is not None
+    assert [verdict["kind"] for verdict in found["entropy"].values()] == ["unknown"]
+    lines = read_scalars(FIXTURES / "verl_run" / "metrics.jsonl", ReadTally())
+    assert [round(line["entropy"], 3) for line in lines if "entropy" in line] == [0.192, 0.204, 0.192]
+
+
+def test_the_validation_dumps_of_that_run() -> None:
+    found = audit_paths([FIXTURES / "verl_run" / "validations"])
+    assert (found["rows"], found["sizes"], found["logged_baseline"]) == (64, {"4": 16}, None)
+
+
 def test_verl_dumps_of_both_trainers_are_the_same_groups() -> None:
     old, new = audit_paths([FIXTURES / "verl" / "v0"]), audit_paths([FIXTURES / "verl" / "v1"], right_above=0)
     assert (old["rows"], old["groups"], old["steps"]) == (new["rows"], new["groups"], new["steps"]) == (48, 12, 3)
