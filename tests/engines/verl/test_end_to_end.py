@@ -121,8 +121,9 @@ def test_k_is_really_used(learned: Run) -> None:
 def test_rollout_and_actor_agree(learned: Run) -> None:
     steps = [line for line in read_metrics(learned.path) if "rollout/probs_diff_max" in line]
     worst = max(line["rollout/probs_diff_max"] for line in steps)
-    print(f"largest difference of a probability between rollout and actor: {worst:.1e}")
-    assert len(steps) == STEPS and worst < 1e-5
+    nats = max(line["logprob_gap_max"] for line in steps)
+    print(f"largest difference between rollout and actor: probability {worst:.1e}, log-prob {nats:.1e} nats")
+    assert len(steps) == STEPS and worst < 1e-5 and 0 < nats < 1e-4
     assert all(line["grad_norm"] > 0 for line in steps)
 
 

@@ -19,6 +19,7 @@ RENAMED = {
     "lr": "actor/lr",
     "clip_ratio/region_mean": "actor/pg_clipfrac",
     "rows/kept_frac": "actor/rows_kept_frac",
+    "logprob_gap_max": "qae/logprob_gap_max",
     "rollout/probs_diff_max": "training/rollout_probs_diff_max",
     "rollout/probs_diff_mean": "training/rollout_probs_diff_mean",
     "seconds/sample": "timing_s/gen",

@@ -36,6 +36,7 @@ from qae.integrations.verl.estimators import DEFAULT_K, RowView, bound, estimato
 
 MODE = "qae_sync"
 CPU_POLL_SECONDS = 0.2
+FIELDS = ["extra_fields", "response_mask", "responses", "entropy", "rollout_log_probs", "old_log_probs"]
 
 
 @register_trainer(MODE)
@@ -74,11 +75,7 @@ class QaeTrainer(PPOTrainerSync):
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        data = tq.kv_batch_get(
-            keys=batch.keys,
-            partition_id=batch.partition_id,
-            select_fields=["extra_fields", "response_mask", "responses", "entropy"],
-        )
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=FIELDS)
         infos = [_reward_info(fields) for fields in data.pop("extra_fields").tolist()]
         real = torch.tensor([not tag.get("is_padding", False) for tag in batch.tags])
         view = RowView(
@@ -96,6 +93,7 @@ class QaeTrainer(PPOTrainerSync):
                 key: row for key, row, is_real in zip(batch.keys, rows, real.tolist(), strict=True) if is_real
             }
             metrics.update(shares([row for row, n in zip(rows, view.counted & real, strict=True) if n]))
+            metrics["qae/logprob_gap_max"] = gap(data)
             metrics["qae/k"] = level(self.config.algorithm) if _has_k(self.config) else float("nan")
         return batch
 
@@ -209,6 +207,15 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {f"qae/{sign}_frac": count / len(rows) for sign, count in signs.items()} | {
         f"qae/{name}_frac": found.count(name) / len(found) for name in REGIMES[:3]
     }
+
+
+def gap(data: Any) -> float:
+    """Largest difference of a log-prob between sampler and actor, in nats; NaN if the sampler gave none."""
+    if "rollout_log_probs" not in data.keys():  # a TensorDict iterates over rows
+        return float("nan")
+    columns = (data[name].unbind() for name in ("rollout_log_probs", "old_log_probs", "response_mask"))
+    rows = [(theirs - ours).abs()[mask.bool()] for theirs, ours, mask in zip(*columns, strict=True)]
+    return max((float(row.max()) for row in rows if len(row)), default=0.0)
 
 
 def _has_k(config: Any) -> bool:
