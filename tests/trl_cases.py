@@ -4,10 +4,21 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
+import torch
+
 from qae.policies.source import TINY
 from qae.tasks import make_task
 
 PROMPTS = 64
+# transformers warns of names that TRL still uses
+MARKS = [
+    pytest.mark.trl,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+FUNCTIONS = ("coin", "length", "right")
 
 
 def dataset(size: int = PROMPTS):
@@ -72,3 +83,30 @@ def make_trainer(out: Path, host: Any = None, *, reward_funcs: Any = coin, data:
         train_dataset=dataset() if data is None else data,
         **mine,
     )
+
+
+def table(out: Path, step: int) -> dict[str, list[Any]]:
+    """The completions that TRL wrote after a step."""
+    return pq.read_table(out / "completions" / f"completions_{step:05d}.parquet").to_pydict()
+
+
+def logged(out: Path, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards [n f] (NaN for None) and advantages [n] of a table."""
+    columns = table(out, step)
+    rewards = [[float("nan") if x is None else x for x in columns[name]] for name in FUNCTIONS if name in columns]
+    return torch.tensor(rewards).T, torch.tensor(columns["advantage"])
+
+
+def gradients(trainer: Any) -> list[torch.Tensor]:
+    """Train, and return the flat gradient of every optimiser step."""
+    from transformers import TrainerCallback
+
+    found: list[torch.Tensor] = []
+
+    class Record(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+            found.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
+
+    trainer.add_callback(Record())
+    trainer.train()
+    return found
