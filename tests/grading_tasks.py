@@ -11,7 +11,14 @@ from qae.rewards import worker
 
 def worker_processes():
     """Children of this process that grade (and not multiprocessing's resource tracker)."""
-    return [p for p in psutil.Process().children() if any("spawn_main" in part for part in p.cmdline())]
+    return [p for p in psutil.Process().children() if _grades(p)]
+
+
+def _grades(process):
+    try:
+        return any("spawn_main" in part for part in process.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def load_nothing():
@@ -19,7 +26,7 @@ def load_nothing():
 
 
 def hold_the_interpreter(seconds):
-    with worker._deadline(seconds):
+    with worker.deadline(seconds):
         return len(str(9 ** (9**9)))
 
 

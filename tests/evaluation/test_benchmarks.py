@@ -127,7 +127,7 @@ def test_a_hub_id_with_its_subset_and_split(monkeypatch, tmp_path):
 
     def load_dataset(path, subset, split):
         asked.append((path, subset, split))
-        return [{"question": "2*3+4?", "answer": "So\\n#### 10"}]
+        return [{"question": "2*3+4?", "answer": "So\n#### 10"}]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     settings = EvalSettings(samples=1, max_tokens=4)

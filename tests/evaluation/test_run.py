@@ -118,7 +118,7 @@ def test_unusable_golds_and_truncation_are_counted(tmp_path):
     assert summary.pass_at[1].mean == 0.5
     assert summary.truncated_frac == 0.5
     assert summary.unparseable_frac == 0.25
-    assert "1 problems left out, their gold answers cannot be used" in table_markdown([summary])
+    assert "1 problems left out, nothing of them could be scored (a gold answer" in table_markdown([summary])
 
 
 def test_compare(tmp_path):
@@ -279,3 +279,29 @@ def test_samples_of_another_checkpoint_are_never_taken_for_this_one_s(tmp_path, 
     save_policy(load_policy("tiny", device="cpu"), Path("run/checkpoints/000002"))
     with pytest.raises(ValueError, match=r"samples that were drawn differently .weights: "):
         evaluate_model("run/checkpoints/000002", settings, data=[str(data)], device="cpu", out=tmp_path / "own")
+
+
+def test_a_set_without_a_usable_gold_is_refused_before_anything_is_drawn(tmp_path):
+    rows = [{"problem": f"{i}?", "answer": {"value": i}} for i in range(3)]
+    sampler = Fixed(right_below(1))
+    with pytest.raises(ValueError, match=r"sums: the grader math can use none of the 3 gold answers .first: "):
+        evaluate(sets(rows), sampler, EvalSettings(samples=2), tmp_path)
+    assert sampler.drawn == []
+
+
+def none_for_the_first(completions, answer):
+    return [None if c == "first" else float(c == str(a)) for c, a in zip(completions, answer, strict=True)]
+
+
+def test_completions_without_a_reward_are_counted(tmp_path):
+    answer = lambda item, sample: "first" if sample == 0 else item.answer  # noqa: E731
+    settings = EvalSettings(samples=4, grader="python:evaluation.test_run.none_for_the_first")
+    (summary,) = evaluate(sets(), Fixed(answer), settings, tmp_path)
+    assert (summary.pass_at[1].mean, summary.unscored_samples, max(summary.pass_at)) == (1.0, 20, 3)
+    assert "20 completions of the other problems could not be scored" in table_markdown([summary])
+
+
+def test_where_to_write_must_be_a_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="sums cannot be made, a file is in its way; give another"):
+        evaluate(sets(), Fixed(right_below(1)), SETTINGS, tmp_path / "file")

@@ -1,4 +1,5 @@
 import math
+import sys
 
 import numpy
 import pytest
@@ -100,6 +101,8 @@ def test_a_failure_names_function_and_row():
 
     with pytest.raises(RewardFunctionError, match=r"brittle failed on row 2 .completion '', answer 'cat'.*ZeroDiv"):
         FunctionGrader(brittle).grade(PAIRS)
+    with pytest.raises(RewardFunctionError, match=r"failed on row 0 .*SystemExit: 3"):
+        FunctionGrader(lambda completion, answer: sys.exit(3)).grade(PAIRS)
     with pytest.raises(RewardFunctionError, match=r"failed on a batch of 3 rows .*KeyError: 'difficulty'"):
         FunctionGrader(lambda completions, **kw: kw["difficulty"]).grade(PAIRS)
 

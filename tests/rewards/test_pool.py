@@ -1,7 +1,9 @@
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +92,16 @@ def test_a_script_without_main_guard_runs_once(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["begin", "correct"], done.stderr
+
+
+def test_a_pool_that_nobody_closed_ends_quietly(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import grading_tasks\n"
+        "from qae.rewards.pool import KillablePool\n"
+        "pool = KillablePool(2, 0.3, 200, load=grading_tasks.load_nothing)\n"
+        "print(pool.run(grading_tasks.hold_the_interpreter, [()]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.stdout, done.stderr) == ("['timeout']\n", "")

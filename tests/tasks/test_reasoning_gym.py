@@ -66,3 +66,15 @@ def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ValueError, match=r"needs its library: pip install 'qae\[tasks\]'"):
         make()
+
+
+def test_what_the_library_evaluates_can_neither_hang_nor_end_the_run(library, monkeypatch):
+    monkeypatch.setattr("qae.rewards.gym._TIMEOUT_SECONDS", 0.5)
+    task = make(dataset="bf")
+    item = task.train_item(0)
+    answers = [item.answer, f"{item.answer}+0", "1", "9**9**9**9", "(", "exit()", "[0] * 10**10"]
+    grades = task.grade([(item, f"<answer>{answer}</answer>") for answer in answers])
+    assert [g.reason for g in grades] == [
+        "correct", "correct", "wrong", "timeout", "unparseable", "unparseable", "timeout",
+    ]  # fmt: skip
+    assert [g.reward for g in grades] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]

@@ -116,3 +116,8 @@ def test_without_held_out_problems_there_is_no_evaluation(project):
     run = train(own_config("task.heldout=0"), run_dir=project / "run", observer=notes)
     assert "no problem is held out: the run is not evaluated" in notes.texts
     assert [m["step"] for m in read_metrics(run)] == [1]
+
+
+def test_completions_longer_than_the_context_are_refused(project):
+    with pytest.raises(ConfigError, match=r"rollout.max_tokens=100000 after prompts of up to .*: set at most \d+"):
+        train(own_config("rollout.max_tokens=100000"), run_dir=project / "run")

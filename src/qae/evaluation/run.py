@@ -11,6 +11,7 @@ from qae.evaluation.samples import EvalSettings, Request, SampleFile, Sampler
 from qae.evaluation.summary import Scored, Summary, summarise, table_markdown
 from qae.records import Regime, Rollout, RunWriter, atomic_write, to_json
 from qae.rewards import Grader, make_grader
+from qae.rewards.golds import none_usable
 from qae.rewards.weighted import verifier_of
 
 Watch = Callable[[str, int, int], None]
@@ -70,6 +71,12 @@ def _evaluate_one(
     step: int,
     watch: Watch,
 ) -> Summary:
+    golds = [item.answer for item in problems.items]
+    if none_usable(grader, golds):
+        raise ValueError(
+            f"{problems.name}: the grader {settings.grader} can use none of the {len(golds)} gold answers (first: "
+            f"{golds[0]!r}); choose another grader or another column of the answer"
+        )
     suffix = problems.suffix if settings.suffix is None else settings.suffix
     drawn = {k: v for k, v in asdict(settings).items() if k not in ("samples", "grader", "suffix")}
     about = {"model": sampler.name, **sampler.about}

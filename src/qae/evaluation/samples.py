@@ -122,11 +122,14 @@ class SampleFile:
         fingerprint: everything that the samples depend on, as plain JSON.
 
     Raises:
-        ValueError: the directory holds samples that were drawn differently.
+        ValueError: the directory holds samples that were drawn differently, or is none.
     """
 
     def __init__(self, directory: Path, fingerprint: dict[str, Any]):
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ValueError(f"{directory} cannot be made, a file is in its way; give another directory") from None
         self.path = directory / "samples.jsonl"
         about = directory / "drawn_as.json"
         now = json.loads(to_json(fingerprint))

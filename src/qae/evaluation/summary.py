@@ -65,7 +65,8 @@ class Summary:
         model: its name.
         samples: completions asked for per problem.
         problems: results of each problem that could be scored.
-        unscored: problems left out because nothing of them could be scored (unusable gold answers).
+        unscored: problems left out because nothing of them could be scored (unusable gold answers, or a reward
+            function that gave no reward).
         pass_at: k -> pass@k, averaged over problems, with its 95% interval; k = 1 is avg@n.
         maj_at: k -> maj@k likewise.
         truncated_frac: share of completions that ran into the token limit.
@@ -75,6 +76,7 @@ class Summary:
         entropy_nats: mean entropy a token; None from a server.
         by_level: label -> pass@1.
         notes: what one should know about the data.
+        unscored_samples: completions of the other problems that could not be scored and are left out.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Summary:
     entropy_nats: float | None
     by_level: dict[str, float]
     notes: tuple[str, ...] = ()
+    unscored_samples: int = 0
 
     def metrics(self) -> dict[str, Any]:
         """The line for metrics.jsonl, under the names that training uses."""
@@ -176,6 +179,7 @@ def summarise(
             level: statistics.fmean(r.correct / r.samples for r in results if r.level == level) for level in levels
         },
         notes=tuple(notes),
+        unscored_samples=sum(len(by_problem[p]) - len(rows) for p, rows in usable.items()),
     )
 
 
@@ -292,8 +296,15 @@ def comparison_markdown(baseline: Summary, treatment: Summary) -> str:
 
 
 def _notes(s: Summary) -> list[str]:
-    left_out = [f"{s.unscored} problems left out, their gold answers cannot be used"] if s.unscored else []
-    return [*s.notes, *left_out]
+    notes = list(s.notes)
+    if s.unscored:
+        notes.append(
+            f"{s.unscored} problems left out, nothing of them could be scored (a gold answer that cannot be used, or "
+            "no reward from a function)"
+        )
+    if s.unscored_samples:
+        notes.append(f"{s.unscored_samples} completions of the other problems could not be scored and are left out")
+    return notes
 
 
 def _sizes(most: int) -> list[int]:

@@ -3,13 +3,15 @@ r"""One spelling for answers: delimiters, fonts, spaces and Unicode signs out of
 import re
 from functools import lru_cache
 
+# full width, Arabic, Persian, Devanagari, Bengali, Thai, and the five alphabets of mathematical digits
+_ZEROS = (0xFF10, 0x660, 0x6F0, 0x966, 0x9E6, 0xE50, *range(0x1D7CE, 0x1D800, 10))
 _SIGNS = {
     **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\u2014\ufe63\uff0d", "-"),
     **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\u3000", " "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u200e\u200f\u20ac\u00a3\u00a5\u20b9", ""),
     **dict(zip("\uff08\uff09\uff1d\uff1a\uff05\uff0e\uff0b\uff0c\uff1b\u3001", "()=:%.+,;,", strict=True)),
     **dict(zip("\u201c\u201d\u2018\u2019", "\"\"''", strict=True)),
-    **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
+    **{chr(zero + digit): str(digit) for zero in _ZEROS for digit in range(10)},
     "\u00d7": r"\times ", "\u00f7": "/", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u2217": "*", "\u2044": "/",
     "\u03c0": r"\pi ", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u222a": r"\cup ", "\u2229": r"\cap ",
     "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ", "\u00b1": r"\pm ", "\u2208": r"\in ",

@@ -224,12 +224,15 @@ def _group_and_single(gold: Value, given: Value, same_formula: SameFormula) -> b
         above, below = group.items
         if isinstance(above, Number) and isinstance(below, Number) and below.value:
             return above.value / below.value == single.value
+    if isinstance(single, Formula) and "".join(single.latex.split()) in _REALS:
+        return "".join(group.latex.split()) in _REALS
     if isinstance(single, Formula) and _RELATION.search(single.latex) and group.kind in _INTERVALS:
         sides = (Formula(group.latex), single)
         return same_formula(*(sides if group is gold else sides[::-1]))
     return False
 
 
+_REALS = (r"\mathbb{R}", r"\R", r"(-\infty,\infty)", r"(-\infty,+\infty)")
 _INTERVALS = ("()", "[]", "[)", "(]", "union")
 
 

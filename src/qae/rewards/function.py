@@ -126,7 +126,7 @@ class FunctionGrader:
     def _batch(self, table: dict[str, Sequence[Any]], pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
         try:
             values = self._function(**table)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RewardFunctionError(
                 f"reward function {self.name} failed on a batch of {len(pairs)} rows (it takes all rows at "
                 f"once, so the row is not known; first completion {_short(pairs[0][0])}): {_said(error)}"
@@ -149,7 +149,7 @@ class FunctionGrader:
     def _call(self, row: int, pairs: Sequence[tuple[str, str]], *values: Any, **named: Any) -> Any:
         try:
             return self._function(*values, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RewardFunctionError(
                 f"reward function {self.name} failed on row {row} (completion {_short(pairs[row][0])}, "
                 f"answer {_short(pairs[row][1])}): {_said(error)}"
@@ -284,5 +284,5 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:40] + "..." + text[-30:]
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

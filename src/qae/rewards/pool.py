@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
@@ -134,12 +135,19 @@ class KillablePool:
                     initargs=(self._load, self._memory_mb), context=_Context(),
                 )  # fmt: skip
                 self._owner = os.getpid()
+                # a pool that nobody closed is ended before the interpreter is, or its processes complain on the way
+                weakref.finalize(self, _end, self._pool, self._owner)
             return self._pool
 
     def _discard(self, pool: ProcessPool) -> None:
         with self._lock:
             if self._pool is pool:
                 self._pool = None
+        _end(pool, os.getpid())
+
+
+def _end(pool: ProcessPool, owner: int) -> None:
+    if owner == os.getpid():
         pool.stop()
         pool.join()
 

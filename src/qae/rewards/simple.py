@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from qae.rewards.clean import clean
@@ -94,8 +95,8 @@ class NumericGrader:
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name}={value} must be a finite number >= 0")
         extract_answer("", extract)
-        self._tolerance = tolerance
-        self._relative = relative_tolerance
+        # as written: 0.07 is 7/100, and no number is too large for a fraction
+        self._tolerance, self._relative = Fraction(str(tolerance)), Fraction(str(relative_tolerance))
         self._extract = tuple(extract)
 
     def grade(

@@ -47,7 +47,7 @@ def load_algebra() -> None:
 def check_gold(gold: str, cpu_seconds: float) -> bool:
     """Whether every formula of a gold answer can be read."""
     symbolic = _symbolic()
-    with _deadline(cpu_seconds):
+    with deadline(cpu_seconds):
         try:
             for formula in formulas_in(read_value(gold)):
                 symbolic.read_formula(formula.latex)
@@ -70,7 +70,7 @@ def check_answer(gold: str, answer: str, cpu_seconds: float) -> Verdict | Litera
             # sympy raises almost anything on formulas that it cannot handle: shown to be neither right nor wrong
             raise symbolic.Unreadable(answer) from error
 
-    with _deadline(cpu_seconds):
+    with deadline(cpu_seconds):
         try:
             return judge(gold, answer, same_formula)
         except symbolic.Unreadable:
@@ -85,7 +85,8 @@ def _symbolic() -> Any:
 
 
 @contextmanager
-def _deadline(cpu_seconds: float) -> Generator[None]:
+def deadline(cpu_seconds: float) -> Generator[None]:
+    """End this process if the block takes more CPU time."""
     if TIMEOUT_SIGNAL is None:
         yield
         return

@@ -1,25 +1,21 @@
 """`data`: problems of the user's own, from a JSONL or Parquet file or the Hub."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from qae.rewards import Grade, Grader, make_grader
-from qae.rewards.function import FunctionGrader
+from qae.rewards import Grade, make_grader
+from qae.rewards.golds import none_usable
 from qae.rewards.table import GraderSpec
-from qae.rewards.weighted import verifier_of
 from qae.tasks.columns import ANSWER_COLUMNS, PROMPT_COLUMNS, gold_text, guess_column
 from qae.tasks.copies import merge_copies, problem_id
 from qae.tasks.generated import is_heldout
 from qae.tasks.prompts import encode_prompt, read_prompt, stop_strings
 from qae.tasks.rows import Row, column, iter_rows
 from qae.tasks.task import Item
-
-_GOLDS_LOOKED_AT = 200
 
 
 class DataTask:
@@ -199,13 +195,10 @@ class DataTask:
                 f"{path}: task.heldout={heldout} of {rows} rows holds none out; raise it, give task.eval_path, or set "
                 "task.heldout=0 to train without evaluation"
             )
-        verifier = verifier_of(self._grader)
-        if isinstance(verifier, FunctionGrader):
-            return
-        items = self._train + self._heldout
-        if _all_unusable(verifier, items[:_GOLDS_LOOKED_AT]) and _all_unusable(verifier, items):
+        golds = [item.answer for item in self._train + self._heldout]
+        if none_usable(self._grader, golds):
             raise ValueError(
-                f"{path}: the grader {grader} can use none of the {len(items)} answers (first: {items[0].answer!r}); "
+                f"{path}: the grader {grader} can use none of the {len(golds)} answers (first: {golds[0]!r}); "
                 "choose another task.grader or task.answer column"
             )
 
@@ -214,11 +207,3 @@ class DataTask:
         order = list(range(len(self._train)))
         Random(f"data/{self._seed}/{turn}").shuffle(order)
         return order
-
-
-def _all_unusable(grader: Grader, items: Sequence[Item]) -> bool:
-    reasons = Counter(grade.reason for grade in grader.grade([("", item.answer) for item in items]))
-    counts = getattr(grader, "counts", None)
-    if isinstance(counts, Counter):
-        counts.clear()
-    return reasons["unusable_gold"] == len(items)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from qae.rewards import Grade
 from qae.rewards.extract import extract_answer
+from qae.rewards.gym import UNPARSEABLE, GymScorer, make_dataset
 from qae.tasks.generated import is_heldout
 from qae.tasks.prompts import encode_prompt, stop_strings
 from qae.tasks.task import Item
@@ -22,7 +24,7 @@ _TRIES = 1_000
 
 
 class ReasoningGymTask:
-    """Problems of a reasoning-gym task, scored by the task itself.
+    """Problems of a reasoning-gym task, scored by the task itself in processes that are killed at a deadline.
 
     A problem's id is a hash of its question; a share of all questions, by that hash, is held out for every seed. Scores
     between 0 and 1 are partial credit: they are the reward, and only a full score counts as correct. Questions are
@@ -75,6 +77,7 @@ class ReasoningGymTask:
         self._template_kwargs = dict(chat_template_kwargs or {})
         self._name, self._problems = dataset, problems
         self._dataset = _create(dataset, dict(settings or {}), problems)
+        self._scorer = GymScorer(dataset, dict(settings or {}), problems)
         self._places: OrderedDict[str, int] = OrderedDict()
 
     def train_item(self, i: int) -> Item:
@@ -100,7 +103,16 @@ class ReasoningGymTask:
 
     def grade(self, pairs: list[tuple[Item, str]]) -> list[Grade]:
         """The task's own score of the extracted answer."""
-        return [self._grade(item, completion) for item, completion in pairs]
+        answers = [extract_answer(completion, self._extract) for _, completion in pairs]
+        places = [self._places[item.id.rpartition("/")[2]] for item, _ in pairs]
+        given = zip(places, answers, strict=True)
+        asked = list(dict.fromkeys((place, answer) for place, answer in given if answer is not None))
+        found = self._scorer.scores([(self._dataset[place], answer) for place, answer in asked])
+        scores = dict(zip(asked, found, strict=True))
+        return [
+            _grade(UNPARSEABLE if answer is None else scores[place, answer])
+            for place, answer in zip(places, answers, strict=True)
+        ]
 
     def encode(self, item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         """Token ids of the question, through the chat template unless it is raw text."""
@@ -120,25 +132,22 @@ class ReasoningGymTask:
         answer = "" if entry["answer"] is None else str(entry["answer"])
         return Item(f"{self._name}/{item_id}", question + self._suffix, answer)
 
-    def _grade(self, item: Item, completion: str) -> Grade:
-        answer = extract_answer(completion, self._extract)
-        if answer is None:
-            return Grade(0.0, 0.0, "unparseable")
-        place = self._places[item.id.rpartition("/")[2]]
-        score = float(self._dataset.score_answer(answer, self._dataset[place]))
-        correct = score >= 1.0
-        return Grade(float(correct), score, "correct" if correct else "wrong")
+
+def _grade(score: float | str) -> Grade:
+    if isinstance(score, str):
+        return Grade(0.0, 0.0, score)
+    correct = score >= 1.0
+    return Grade(float(correct), score, "correct" if correct else "wrong")
 
 
 def _create(name: str, settings: dict[str, Any], problems: int) -> Any:
     try:
-        library = importlib.import_module("reasoning_gym")
         known = importlib.import_module("reasoning_gym.factory").DATASETS
     except ImportError:
         raise ValueError("task reasoning_gym needs its library: pip install 'qae[tasks]'") from None
     if name not in known:
         raise ValueError(f"task.dataset={name}: reasoning-gym has no such task; it has {', '.join(sorted(known))}")
     try:
-        return library.create_dataset(name, seed=0, size=problems, **settings)
+        return make_dataset(name, json.dumps(settings), problems)
     except (TypeError, AssertionError, ValueError) as error:
         raise ValueError(f"task.dataset={name} with settings {settings}: {error}") from error

@@ -326,9 +326,11 @@ def _task(config: TrainConfig) -> Task:
 
 def _check_lengths(config: TrainConfig, policy: Policy, task: Task) -> None:
     """Refuse, or let a task that knows all its prompts leave out, what does not fit into the context."""
-    if fit_prompts := getattr(task, "fit_prompts", None):
+    room = policy.context_tokens - config.rollout.max_tokens
+    fit_prompts = getattr(task, "fit_prompts", None)
+    if room > 0 and fit_prompts:
         try:
-            fit_prompts(policy.tokenizer, policy.context_tokens - config.rollout.max_tokens)
+            fit_prompts(policy.tokenizer, room)
         except ValueError as error:
             raise ConfigError(str(error)) from None
     items = [task.train_item(i) for i in range(min(64, task.size or 64))]
