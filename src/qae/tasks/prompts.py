@@ -67,7 +67,7 @@ def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
         (('Question:',), ('\\n', '</s>'))
     """
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(string, str) and string for string in strings):
+    if not all(strings):
         raise ValueError(f"stop={list(strings)} must be texts of at least one character; leave it out for none")
     return strings
 
