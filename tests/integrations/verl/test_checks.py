@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qae.integrations.verl import Finding, check
+from qae.integrations.verl import Finding, check, checks
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(300)]
 BROKEN = """
@@ -41,7 +41,7 @@ def test_all_in_order() -> None:
     ],
 )
 def test_a_fault_in_the_users_settings(overrides: list[str], detail: str) -> None:
-    found = failed(check(overrides))
+    found = failed([checks._own_settings(overrides)])
     assert list(found) == ["your overrides use it"] and detail in found["your overrides use it"]
 
 
@@ -56,4 +56,6 @@ def test_a_broken_plugin_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_plugins_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
-    assert "switches it off" in failed(check())["verl may load it"]
+    assert "switches it off" in failed([checks._switched_off()])["verl may load it"]
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "qae.integrations.verl.plugin")
+    assert not failed([checks._switched_off()])

@@ -1,5 +1,8 @@
 """The trainer's own parts, without Ray: settings refused early, whole groups in a mini-batch, shares."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -75,3 +78,22 @@ def test_shares() -> None:
     found = shares(rows)
     assert found["qae/zero_frac"] == 0.75 and found["qae/positive_frac"] == 0.25 and found["qae/negative_frac"] == 0
     assert found["qae/hard_frac"] == 0.5 and found["qae/flat_frac"] == 0.5 and found["qae/easy_frac"] == 0
+
+
+def test_trainer_and_engine_are_loaded_where_they_are_needed_only() -> None:
+    """In a process of its own: `import verl` alone loads neither; the registries have both."""
+    program = """
+import sys, verl
+heavy = [n for n in ("qae.integrations.verl.trainer", "qae.integrations.verl.skip") if n in sys.modules]
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.workers.engine import EngineRegistry
+print(heavy, get_trainer_cls("qae_sync").__name__, EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
+"""
+    env = os.environ | {
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "QAE_SKIP_ZERO_ADVANTAGE": "1",
+        "VERL_USE_EXTERNAL_MODULES": "qae.integrations.verl.load",
+    }
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.stdout.splitlines()[-1:] == ["[] QaeTrainer SkippingEngine"], done.stderr[-2000:]

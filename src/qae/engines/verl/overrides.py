@@ -139,7 +139,14 @@ def environment(config: TrainConfig, place: Place) -> dict[str, str]:
     if skips(config):
         env["QAE_SKIP_ZERO_ADVANTAGE"] = "1"
     if config.engine.platform == "cpu":
-        env |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"}
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_ENGINE_DEVICE": "cuda",
+            "OMP_NUM_THREADS": "1",
+            # Idle workers would be of no use: verl's have an environment of their own.
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
     return env
 
 

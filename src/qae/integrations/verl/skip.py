@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from verl.utils import tensordict_utils as tu  # pyright: ignore[reportMissingImports]
-from verl.workers.engine import EngineRegistry  # pyright: ignore[reportMissingImports]
+from verl.workers.engine.base import EngineRegistry  # pyright: ignore[reportMissingImports]
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # pyright: ignore[reportMissingImports]
 
 EVERY_TOKEN = ("clip_cov", "kl_cov")
