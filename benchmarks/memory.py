@@ -9,6 +9,8 @@ one forward and backward pass and one AdamW step, all rows in one micro-batch, i
     qae                ours with QAE at K = .4: rows with advantage 0 are left out
     qae_checkpointing  `qae_dense` with update.checkpoint_activations
 
+`--sides` chooses; those with checkpointing are left out unless they are named.
+
 TRL generates nothing here: it gets the rows as if it had. Ours holds the sampler's copy of the weights, as in a run.
 After a small warm-up update every side makes some measured ones; before each the free memory is given back and the
 kernel's high-water mark reset. `above_state_mb` is the mark less what was resident with all libraries loaded and
@@ -301,7 +303,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--policy", default="smollm2", help="as policy.path in a config")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--works", nargs="*", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--sides", nargs="+", choices=(*THEIRS, *OURS), default=[*THEIRS, *OURS])
+    parser.add_argument("--sides", nargs="+", choices=(*THEIRS, *OURS), default=["trl", "qae_dense", "qae"])
     parser.add_argument("--phase-steps", type=int, default=2, help="0: no training run")
     parser.add_argument("--phase-overrides", nargs="*", default=[], metavar="KEY=VALUE", help="of the training run")
     parser.add_argument("--small", action="store_true", help="few rows and tokens: for a test")
