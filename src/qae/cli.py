@@ -11,7 +11,9 @@ from rich.console import Console
 import qae
 
 INTERRUPTED = 130
+FAULT = 1
 USAGE = 2
+CANNOT_TELL = 3
 
 app = typer.Typer(
     help=f"{qae.__doc__.splitlines()[0] if qae.__doc__ else ''}",
@@ -422,3 +424,29 @@ def report(
     typer.echo(page)
     if png:
         typer.echo(write_png(page, page.with_suffix(".png")))
+
+
+@app.command()
+def doctor(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[HOST] [KEY=VALUE | FILE.yaml]...", help="A framework, and your settings for it."),
+    ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Say which baseline this run's advantages have.")
+    ] = None,
+) -> None:
+    """Prove that quantile advantages are active: in a framework, or in a finished run.
+
+    Exit code 0: they are. 1: a fault, or a run of another baseline. 3: the run cannot tell.
+    """
+    from qae.doctor import check_host, check_machine, check_run, findings_text, list_hosts, verdict_text
+    from qae.integrations.finding import has_fault
+
+    if run:
+        verdict = check_run(run)
+        typer.echo(verdict_text(verdict))
+        raise typer.Exit({"quantile": 0, "unknown": CANNOT_TELL}.get(verdict.kind, FAULT))
+    findings = check_host(arguments[0], arguments[1:]) if arguments else [*check_machine(), *list_hosts()]
+    typer.echo(findings_text(findings))
+    raise typer.Exit(FAULT if has_fault(findings) else 0)

@@ -256,7 +256,7 @@ class QuantileMixin(_Host):
         asked = self.quantile.skip_zero_advantage
         if asked == "off":
             return False
-        reasons = contract_breaches(host, NEEDED_TO_SKIP) or skip.reasons_against(self)
+        reasons = contract_breaches(host, NEEDED_TO_SKIP) or skip.host_loss_breach(host) or skip.reasons_against(self)
         if reasons and asked == "on":
             raise ValueError(
                 f"skip_zero_advantage='on' would change the gradient: {'; '.join(reasons)}. "

@@ -4,6 +4,7 @@ The log-probabilities of the kept rows are computed on their own and put back in
 loss then runs on the whole micro-batch, so every denominator and every metric is what it was.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,27 @@ def reasons_against(trainer: Any) -> list[str]:
         ),
     }
     return [reason for reason, holds in against.items() if holds]
+
+
+def host_loss_breach(host: type) -> list[str]:
+    """Whether `compute_loss` still leads to `_compute_loss`; Unsloth's does not.
+
+    Args:
+        host: a trainer class, without our mixin.
+
+    Returns:
+        A sentence if it does not, else nothing.
+    """
+    for cls in host.__mro__:
+        method = vars(cls).get("compute_loss")
+        if method is None:
+            continue
+        names = inspect.unwrap(method).__code__.co_names
+        if "_compute_loss" in names:
+            return []
+        if "compute_loss" not in names:
+            return [f"{cls.__name__}.compute_loss does not use _compute_loss"]
+    return [f"{host.__name__} has no compute_loss"]
 
 
 def rows_to_learn(inputs: dict[str, Any]) -> Bool[Tensor, " n"]:
