@@ -116,8 +116,7 @@ def check_run(paths: Sequence[Path]) -> Verdict:
         return Verdict(
             "other",
             f"in {len(mixed) - len(groups)} of {len(mixed)} mixed groups the advantage is no (reward - baseline) / "
-            "scale: it depends on more than the logged reward (an outcome gate beside a penalty, a later whitening, KL in "
-            "the reward)",
+            "scale: it depends on more than the logged reward (an outcome gate beside a penalty, KL in the reward)",
             count,
             len(mixed),
             0,
