@@ -1,5 +1,6 @@
 """The numbers of docs/conventions.md, by the library's own functions."""
 
+import importlib
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -48,3 +49,35 @@ def test_quantiles_of_the_table(size, k, failures, exact, linear):
     fractions = [Fraction(int(r)) for r in rewards]
     assert float(reference.quantile_from_definition(fractions, Fraction(k))) == float(exact)
     assert float(reference.linear_quantile(fractions, Fraction(k))) == pytest.approx(float(linear))
+
+
+HOSTS = table("framework")
+ADAPTERS = {
+    "OpenRLHF": "openrlhf",
+    "SkyRL": "skyrl",
+    "NeMo-RL": "nemo_rl",
+    "slime": "slime",
+    "ROLL": "roll",
+    "Tunix": "tunix",
+}
+ADAPTERS |= {"TRL": "trl.rewards", "verl": "verl.estimators"}
+
+
+@pytest.mark.parametrize("row", HOSTS, ids=[row[0] for row in HOSTS])
+def test_numbers_by_host(row):
+    _, divided, eps, _, _, mean, quantile = row
+    options = {"scale": "none"} if divided == "nothing" else {"divisor": divided.split(", ")[1], "eps": float(eps)}
+    rewards, group_ids = one_group([1.0] + [0.0] * 7)
+    rewards = rewards.double()
+    assert f"{qae.mean_advantages(rewards, group_ids, **options)[0]:.4f}" == mean
+    assert f"{qae.quantile_advantages(rewards, group_ids, 0.4, **options)[0]:.4f}" == quantile
+
+
+@pytest.mark.parametrize("row", [r for r in HOSTS if r[1] != "nothing"], ids=lambda row: row[0])
+def test_adapters_use_what_the_page_says(row):
+    adapter = next((module for host, module in ADAPTERS.items() if row[0].startswith(host)), None)
+    if adapter is None:
+        assert row[0].startswith("AReaL")  # takes both from the host's configuration
+        return
+    host = importlib.import_module(f"qae.integrations.{adapter}").HOST
+    assert host == {"divisor": row[1].split(", ")[1], "eps": float(row[2])}

@@ -86,6 +86,16 @@ def record(
     RECORDED.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
 
 
+def status_line(host: str) -> str:
+    """The line of a host's page that `scripts/host_pages.py` writes.
+
+    Args:
+        host: name of the adapter.
+    """
+    status = statuses().get(host)
+    return f"**Status**: {status.sentence()}." if status else "**Status**: EXPERIMENTAL: never run by our tests."
+
+
 def warn_if_experimental(host: str) -> None:
     """Warn whoever uses an adapter whose seam no test has executed.
 
