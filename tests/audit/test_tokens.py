@@ -79,8 +79,8 @@ def test_many_steps_become_few_spans_and_rows_without_a_step_none() -> None:
     for step in range(1, 201):
         store.add({}, step, "wait" if step > 100 else "so", float(step > 100))
     spans = (store.record() or {})["spans"]
-    assert len(spans) == 40 and [s["step"] for s in spans[:2]] == [5, 10] and spans[-1]["step"] == 200
-    assert [s["words_frac"] for s in spans] == [0.0] * 20 + [1.0] * 20 == [s["pass_rate"] for s in spans]
+    assert len(spans) == 25 and [s["step"] for s in spans[:2]] == [8, 16] and spans[-1]["step"] == 200
+    assert [s["words_frac"] for s in spans] == [0.0] * 12 + [0.5] + [1.0] * 12 == [s["pass_rate"] for s in spans]
 
 
 def test_long_dumps_are_looked_at_ever_more_sparsely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from math import exp, log
 from typing import Any
 
 TOP_FRAC = 0.2
 WORDS = ("wait", "hm", "hmm", "perhaps", "maybe", "alternatively", "actually", "but", "check", "recheck", "verify")
-SPANS = 40
+SPANS = 25
 SHOWN = 15
 # texts are looked through until so many characters have been read, then every second, every fourth, ...
 CHARACTERS = 8_000_000
@@ -98,8 +99,9 @@ class TokenStore:
         if not self._steps:
             return None
         steps = sorted(self._steps)
-        size = -(-len(steps) // SPANS)
-        spans = [self._span(steps[i : i + size]) for i in range(0, len(steps), size)]
+        count = min(SPANS, len(steps))
+        edges = [i * len(steps) // count for i in range(count + 1)]
+        spans = [self._span(steps[a:b]) for a, b in pairwise(edges)]
         found: dict[str, Any] = {"words": list(self.words), "spans": [asdict(span) for span in spans]}
         found |= {"completions": self._completions, "tokens": self._kept, "top_frac": TOP_FRAC}
         return found | (self._carriers() if self._kept else {})
