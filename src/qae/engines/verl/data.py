@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ def prepare(config: TrainConfig, place: Place) -> Prompts:
     task = load_task(config)
     refuse_task(task, config)
     tokenizer = AutoTokenizer.from_pretrained(resolve_source(config.policy.path))
+    fit_prompts(config, task, tokenizer)
     train = [task.train_item(i) for i in range(train_rows(config, task))]
     heldout = task.heldout_items(max(config.eval.problems, 1)) or train[:1]
     prompts = prompts_of(config, task, tokenizer, [*train, *heldout])
@@ -103,21 +103,41 @@ def prompts_of(config: TrainConfig, task: Task, tokenizer: PreTrainedTokenizerBa
                 f"the tokenizer of {config.policy.path} changes a raw prompt; use chat prompts (task.chat)"
             )
         prefix = str(tokenizer.decode(front)) if front else ""
-    context = getattr(tokenizer, "model_max_length", None) or 2**31
-    longest = max(map(len, encoded))
-    if longest + config.rollout.max_tokens > context:
+    longest, most = max(map(len, encoded)), room(config, tokenizer)
+    if longest > most:
         raise ConfigError(
-            f"rollout.max_tokens={config.rollout.max_tokens} after prompts of up to {longest} tokens is more than the "
-            f"{context} tokens of the model's context: set at most {context - longest}"
-        )
-    limit = config.engine.max_prompt_tokens
-    if limit is not None and longest > limit:
-        raise ConfigError(
-            f"engine.max_prompt_tokens={limit}: the longest prompt has {longest} tokens; raise it, or leave long "
-            "prompts out of the data"
+            f"the longest prompt has {longest} tokens, and only {most} leave room for rollout.max_tokens="
+            f"{config.rollout.max_tokens} (or are allowed by engine.max_prompt_tokens): lower the one or raise the other"
         )
     kwargs = (config.task.model_extra or {}).get("chat_template_kwargs")
-    return Prompts(raw=raw, tokens=limit or longest, prefix=prefix, template_kwargs=None if raw else kwargs)
+    return Prompts(
+        raw=raw,
+        tokens=config.engine.max_prompt_tokens or longest,
+        prefix=prefix,
+        template_kwargs=None if raw else kwargs,
+        notes=getattr(task, "notes", ()),
+    )
+
+
+def room(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Longest prompt that leaves room for a completion, and that the configuration allows."""
+    left = tokenizer.model_max_length - config.rollout.max_tokens
+    return min(left, config.engine.max_prompt_tokens or left)
+
+
+def fit_prompts(config: TrainConfig, task: Task, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a task that knows all its prompts refuse or leave out the long ones.
+
+    Raises:
+        ConfigError: there are some, and they are to be refused.
+    """
+    fit: Any = getattr(task, "fit_prompts", None)
+    if fit is None:
+        return
+    try:
+        fit(tokenizer, room(config, tokenizer))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def is_raw(config: TrainConfig, item: Item, has_template: bool) -> bool:
@@ -130,7 +150,7 @@ def is_raw(config: TrainConfig, item: Item, has_template: bool) -> bool:
     return not (has_template if chat is None else chat)
 
 
-def assumed_prompts(config: TrainConfig, run_dir: Path | None = None) -> Prompts:
+def assumed_prompts(config: TrainConfig) -> Prompts:
     """For a dry run: the prompts of the data where they can be read, else what the configuration says of them."""
     extra = config.task.model_extra or {}
     if config.task.name == "data" and extra.get("chat") and config.engine.max_prompt_tokens:
@@ -140,5 +160,6 @@ def assumed_prompts(config: TrainConfig, run_dir: Path | None = None) -> Prompts
     task = load_task(config)
     refuse_task(task, config)
     tokenizer = AutoTokenizer.from_pretrained(resolve_source(config.policy.path))
+    fit_prompts(config, task, tokenizer)
     count = min(256, train_rows(config, task))
     return prompts_of(config, task, tokenizer, [task.train_item(i) for i in range(count)])

@@ -106,12 +106,14 @@ class Prompts:
         prefix: text of the special tokens that the tokenizer puts before raw text.
         tokens: of the longest one.
         template_kwargs: of the chat template.
+        notes: what the task has to say of its data.
     """
 
     raw: bool
     tokens: int
     prefix: str = ""
     template_kwargs: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def command(config: TrainConfig, place: Place, prompts: Prompts, *, python: str = "python") -> list[str]:

@@ -6,6 +6,7 @@ from qae.tasks import Task
 from qae.trainer.config import TrainConfig
 from qae.trainer.keys import ConfigError
 
+CONTROLS = ("asymre", "fixed", "random_mask", "w_reinforce")
 LORA_KEYS = ("r", "lora_alpha", "target_modules")
 
 
@@ -32,6 +33,11 @@ def refusals(config: TrainConfig) -> Iterator[str]:
         yield (
             f"a mini-batch of {rollout.prompts // update.minibatches} prompts x {rollout.group_size} completions "
             f"cannot be shared by {engine.workers * engine.nodes} workers: change update.minibatches or engine.workers"
+        )
+    if algorithm.advantage.name in CONTROLS:
+        yield (
+            f"algorithm.advantage={algorithm.advantage.name} is a control of the study, with settings of its own that "
+            "verl's estimators do not get: use engine=local"
         )
     if algorithm.overlong.filter:
         yield "algorithm.overlong.filter=true: verl has no masking of truncated completions; use overlong.buffer_tokens"

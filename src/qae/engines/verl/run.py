@@ -75,7 +75,7 @@ def train(
     script = f"#!/bin/sh\n{shell(config, place, prompts)}\n"
     atomic_write(place.root / "command.sh", script)
     tell("start", config=config, run_dir=place.run_dir, resumed_step=saved or None)
-    for text in departures(config):
+    for text in (*prompts.notes, *departures(config)):
         tell("note", text=text)
     if config.engine.prepare_only:
         tell("note", text=f"prepared, not run (engine.prepare_only=true): sh {place.root / 'command.sh'}")

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from verl.utils import tensordict_utils as tu  # pyright: ignore[reportMissingImports]
+from verl.utils.device import get_device_id  # pyright: ignore[reportMissingImports]
 from verl.workers.engine.base import EngineRegistry  # pyright: ignore[reportMissingImports]
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # pyright: ignore[reportMissingImports]
 
@@ -39,13 +40,14 @@ class SkippingEngine(FSDPEngineWithLMHead):
             raise ValueError(f"QAE_SKIP_ZERO_ADVANTAGE=1 is refused: {reason}; unset it")
         group, n = self.get_data_parallel_group(), len(data)
         acts, lengths = acting(data["advantages"], data["loss_mask"])
-        counts = torch.tensor([int(acts.sum())])
+        # verl's own reductions run on the device; a group of NCCL alone has no other.
+        counts = torch.tensor([int(acts.sum())], device=get_device_id())
         dist.all_reduce(counts, op=dist.ReduceOp.MAX, group=group)
         micro = 1
         if not tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             micro = int(data["micro_batch_size_per_gpu"])
         kept = min(n, -(-max(1, int(counts)) // micro) * micro)
-        tokens = torch.tensor(float(lengths.sum()), dtype=torch.float64)
+        tokens = torch.tensor(float(lengths.sum()), dtype=torch.float64, device=get_device_id())
         dist.all_reduce(tokens, group=group)
         chosen = torch.argsort(torch.where(acts, -1, lengths), stable=True)[:kept].sort().values
         some = tu.index_select_tensor_dict(data, chosen)
