@@ -107,7 +107,7 @@ def prompts_of(config: TrainConfig, task: Task, tokenizer: PreTrainedTokenizerBa
     if longest > most:
         raise ConfigError(
             f"the longest prompt has {longest} tokens, and only {most} leave room for rollout.max_tokens="
-            f"{config.rollout.max_tokens} (or are allowed by engine.max_prompt_tokens): lower the one or raise the other"
+            f"{config.rollout.max_tokens} (or are allowed by engine.max_prompt_tokens): lower one or raise the other"
         )
     kwargs = (config.task.model_extra or {}).get("chat_template_kwargs")
     return Prompts(
