@@ -90,7 +90,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    base = ("update.behaviour_logprobs=sampler", *args.overrides)
+    # Gradients are compared as they are: clipping would hide a factor.
+    base = ("update.behaviour_logprobs=sampler", "update.max_grad_norm=1e9", *args.overrides)
     config = TrainConfig.load(args.recipe, *base)
     policy = load_policy(config.policy.path, dtype=config.policy.dtype, device=config.policy.device)
     batch = sample(config, policy)
