@@ -39,7 +39,8 @@ def test_times_by_hand() -> None:
     assert found.seconds["old log-probs"] == pytest.approx(500_000 * forward / (10 * 1e14 * 0.4))
     compute = 500_000 * 4 * forward / (10 * 1e14 * 0.35)
     gather = 5 * 6e9 / 10e9  # ceil(5e5 / 10 / 1e4) micro-batches
-    assert found.seconds["update"] == pytest.approx(max(compute, gather)) and found.network_bound
+    assert found.seconds["update"] == pytest.approx(compute)
+    assert compute > gather and not found.network_bound
     assert found.seconds["weights"] == pytest.approx(0.2)
     kv = 4 * 10 * 100 * 500
     iteration = max((2e9 + 100 * kv) / 500e9, 100 * 2e9 / 50e12)

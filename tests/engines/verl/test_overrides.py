@@ -193,7 +193,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 def test_a_task_that_ends_at_a_string_is_refused() -> None:
     config = TrainConfig.load("tiny", "engine=verl")
-    with pytest.raises(ConfigError, match=r"the task few_shot_arithmetic ends completions at \['\\\\n'\]"):
+    with pytest.raises(ConfigError, match=r"the task few_shot_arithmetic ends completions at \['\\n'\]"):
         refuse_task(make_task({"name": "few_shot_arithmetic"}, 0), config)
 
 

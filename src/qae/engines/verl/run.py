@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -283,10 +283,16 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _about() -> dict[str, Any]:
-    packages = ("qae", "torch", "transformers", "verl", "ray")
     return {
-        **{name: version(name) for name in packages if find_spec(name) is not None},
+        **{name: found for name in ("qae", "torch", "transformers", "verl", "ray") if (found := _version(name))},
         "python": platform.python_version(),
         "date": datetime.now().isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
