@@ -11,7 +11,11 @@
 Importing this package imports neither verl nor torch.
 """
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qae.integrations.verl.checks import Finding, check
 
 __all__ = ["Finding", "check"]
 
@@ -19,7 +23,5 @@ __all__ = ["Finding", "check"]
 def __getattr__(name: str) -> Any:
     """`check` and `Finding`, imported on first use."""
     if name in __all__:
-        from qae.integrations.verl import checks
-
-        return getattr(checks, name)
+        return getattr(importlib.import_module("qae.integrations.verl.checks"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")

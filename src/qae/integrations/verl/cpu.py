@@ -97,7 +97,7 @@ def _platform() -> type[Any]:
 
     device_module = _device_module()
 
-    class CpuPlatform(PlatformBase):
+    class CpuPlatform(PlatformBase):  # pyright: ignore[reportUntypedBaseClass]
         """verl's platform interface on processors."""
 
         device_name = property(lambda self: "cpu")

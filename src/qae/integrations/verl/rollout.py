@@ -148,7 +148,7 @@ class CpuServer:
         ]
 
 
-class CpuReplica(RolloutReplica):
+class CpuReplica(RolloutReplica):  # pyright: ignore[reportUntypedBaseClass]
     """verl's handle of one server."""
 
     async def launch_servers(self) -> None:
@@ -166,7 +166,7 @@ class CpuReplica(RolloutReplica):
         self._server_address = server_name(self.replica_rank)
 
 
-class WeightSender(BaseRollout):
+class WeightSender(BaseRollout):  # pyright: ignore[reportUntypedBaseClass]
     """Lives in each training worker and sends its weights to the replica's server."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, *args: Any, **kwargs: Any) -> None:

@@ -28,7 +28,7 @@ EVERY_TOKEN = ("clip_cov", "kl_cov")
 EXACT_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
-class SkippingEngine(FSDPEngineWithLMHead):
+class SkippingEngine(FSDPEngineWithLMHead):  # pyright: ignore[reportUntypedBaseClass]
     """verl's FSDP engine; an update's forward and backward pass see only the rows that act."""
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:

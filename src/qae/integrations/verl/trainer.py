@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import transfer_queue as tq  # pyright: ignore[reportMissingImports]
 from omegaconf import open_dict
+from torch import Tensor
 from verl.trainer.ppo.padding_utils import (  # pyright: ignore[reportMissingImports]
     upsample_batch_to_divisible_size,
 )
@@ -39,8 +40,8 @@ CPU_POLL_SECONDS = 0.2
 FIELDS = ["extra_fields", "response_mask", "responses", "entropy", "rollout_log_probs", "old_log_probs"]
 
 
-@register_trainer(MODE)
-class QaeTrainer(PPOTrainerSync):
+@register_trainer(MODE)  # pyright: ignore[reportUntypedClassDecorator]
+class QaeTrainer(PPOTrainerSync):  # pyright: ignore[reportUntypedBaseClass]
     """verl's synchronous trainer; see the head of this module for what is added."""
 
     def __init__(self, config: Any) -> None:
@@ -88,7 +89,7 @@ class QaeTrainer(PPOTrainerSync):
         with row_view(view):
             batch = super()._compute_advantage(batch, metrics)
         if view.advantages is not None and view.counted is not None:
-            rows = self._describe(batch, view, infos, data)
+            rows = self._describe(batch, view, view.advantages, infos, data)
             self._rows = {
                 key: row for key, row, is_real in zip(batch.keys, rows, real.tolist(), strict=True) if is_real
             }
@@ -97,7 +98,9 @@ class QaeTrainer(PPOTrainerSync):
             metrics["qae/k"] = level(self.config.algorithm) if _has_k(self.config) else float("nan")
         return batch
 
-    def _describe(self, batch: Any, view: RowView, infos: list[dict[str, Any]], data: Any) -> list[dict[str, Any]]:
+    def _describe(
+        self, batch: Any, view: RowView, advantages: Tensor, infos: list[dict[str, Any]], data: Any
+    ) -> list[dict[str, Any]]:
         """What the dump says of each row beside verl's own columns."""
         groups = [key.rsplit("_", 2)[0] for key in batch.keys]
         group_ids = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
@@ -115,7 +118,7 @@ class QaeTrainer(PPOTrainerSync):
             rows.append(
                 {
                     "acc": infos[i].get("acc"),
-                    "advantage": float(view.advantages[i]),
+                    "advantage": float(advantages[i]),
                     "regime": REGIMES[int(codes[i])],
                     "tokens": tokens,
                     "truncated": len(mask) >= limit and int(response[-1]) != self.tokenizer.eos_token_id,
