@@ -29,6 +29,9 @@ class _Meta(type):
     def __getitem__(cls, item: Any) -> Any:
         return cls
 
+    def __iter__(cls) -> Any:
+        return iter(())
+
     def __or__(cls, other: Any) -> Any:
         return other
 
@@ -36,7 +39,16 @@ class _Meta(type):
 
 
 class Anything(metaclass=_Meta):
-    """Stands for any name of a stubbed module; may be subclassed."""
+    """Stands for any name of a stubbed module; may be subclassed, and be the type of a pydantic field."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.any_schema()
 
 
 class _Stub(ModuleType):
@@ -49,12 +61,20 @@ class _Stub(ModuleType):
 
 
 class Stubs:
-    """Installs itself as the last finder, so that only what is missing is stubbed; remembers what was asked for."""
+    """Installs itself as the last finder, so that only what is missing is stubbed; remembers what was asked for.
 
-    def __init__(self, *packages: str) -> None:
+    `instead` names parts of the host itself that are stubbed though they are there, since they need a GPU or a server.
+    """
+
+    def __init__(self, *packages: str, instead: tuple[str, ...] = ()) -> None:
         self.packages = set(packages)
         self.used: set[str] = set()
         sys.meta_path.append(self)
+        if instead:
+            first = Stubs(*instead)
+            sys.meta_path.remove(first)
+            sys.meta_path.insert(0, first)
+            first.used = self.used
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if not any(name == p or name.startswith(p + ".") for p in self.packages):
@@ -74,10 +94,11 @@ def version_in(checkout: Path) -> str:
     for pattern, expression in (
         ("*.dist-info/METADATA", r"^Version: (\S+)"),
         ("version.txt", r"^(\d\S+)"),
+        ("*/package_info.py", r"MAJOR = (\d+)\nMINOR = (\d+)\nPATCH = (\d+)"),
         ("pyproject.toml", r'^version = "([^"]+)"'),
         ("setup.py", r'version="([^"]+)"'),
-        ("*/package_info.py", r"MAJOR = (\d+)\nMINOR = (\d+)\nPATCH = (\d+)"),
         ("_version.py", r'__version__ = "([^"]+)"'),
+        ("*/__init__.py", r'^__version__ = "(\d[^"]+)"'),
         ("*/_version.py", r'__version__ = "([^"]+)"'),
     ):
         for file in sorted(checkout.glob(pattern)):

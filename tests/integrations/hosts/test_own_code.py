@@ -19,12 +19,13 @@ HERE = Path(__file__).parent / "own_code"
 TESTS = Path(__file__).parents[2]
 
 
-def run(host: str, *arguments: str, script: str | None = None) -> dict:
+def run(host: str, cwd: Path, *arguments: str, script: str | None = None) -> dict:
     directory = os.environ.get(f"QAE_HOST_{host.upper()}")
     if not directory:
         pytest.skip(f"set QAE_HOST_{host.upper()} to a checkout or an unpacked wheel of {host}")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / f"{script or host}.py"), directory, *arguments],
+        [sys.executable, "-W", "ignore", str(HERE / f"run_{script or host}.py"), directory, *arguments],
+        cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(TESTS), "QAE_K": "0.4"},
         capture_output=True,
         text=True,
@@ -50,8 +51,8 @@ TWO_OF_FOUR = (torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 0, 
 VERL_LIKE = {"divisor": "n-1", "eps": 1e-6}
 
 
-def test_skyrl():
-    seen = run("skyrl")
+def test_skyrl(tmp_path):
+    seen = run("skyrl", tmp_path)
     rewards = torch.tensor([1.0, 0, 1, 0, 0, 1, 1, torch.nan])
     ids = torch.tensor([0, 0, 1, 0, 0, 1, 1, 0])
     assert seen["listed"]
@@ -64,8 +65,8 @@ def test_skyrl():
     keep("skyrl", seen)
 
 
-def test_nemo_rl():
-    seen = run("nemo_rl")
+def test_nemo_rl(tmp_path):
+    seen = run("nemo_rl", tmp_path)
     rewards, ids = torch.tensor([1.0, 1, 0, 0, 0, 1, 0]), torch.tensor([0, 1, 0, 0, 0, 1, 1])
     for name, k in (("quantile", 0.4), ("high", 0.9), ("fallback", 0.4)):
         assert seen[name][0] == "QuantileAdvantageEstimator"
@@ -76,8 +77,8 @@ def test_nemo_rl():
 
 
 @pytest.mark.parametrize("package", ["slime", "miles"])
-def test_slime_and_miles(package):
-    seen = run(package, package, script="slime")
+def test_slime_and_miles(package, tmp_path):
+    seen = run(package, tmp_path, package, script="slime")
     rewards = torch.tensor([1.0, 1, 0, 1, 0, 0, 0, torch.nan])
     ids = torch.tensor([0, 1, 0, 1, 0, 1, 0, 0])
     assert seen["raw"] == [1, 1, 0, 1, 0, 0, 0, 5]
@@ -86,8 +87,8 @@ def test_slime_and_miles(package):
     keep(package, seen)
 
 
-def test_openrlhf():
-    seen = run("openrlhf")
+def test_openrlhf(tmp_path):
+    seen = run("openrlhf", tmp_path)
     close(seen["quantile"], quantile_advantages(*TWO_OF_FOUR, 0.4, divisor="n-1", eps=1e-9))
     close(seen["unscaled"], quantile_advantages(*TWO_OF_FOUR, 0.4, scale="none"))
     close(seen["own_mean"], mean_advantages(*TWO_OF_FOUR, divisor="n-1", eps=1e-9))
@@ -95,8 +96,8 @@ def test_openrlhf():
     keep("openrlhf", seen)
 
 
-def test_areal():
-    seen = run("areal")
+def test_areal(tmp_path):
+    seen = run("areal", tmp_path)
     close(seen["quantile"], quantile_advantages(*TWO_OF_FOUR, 0.4, divisor="n-1", eps=1e-5))
     close(seen["own_mean"], mean_advantages(*TWO_OF_FOUR, divisor="n-1", eps=1e-5))
     whitened, missing = seen["refusals"]
@@ -105,8 +106,8 @@ def test_areal():
     keep("areal", seen)
 
 
-def test_roll():
-    seen = run("roll")
+def test_roll(tmp_path):
+    seen = run("roll", tmp_path)
     close(seen["quantile"], quantile_advantages(*TWO_OF_FOUR, 0.4, **VERL_LIKE))
     close(seen["unscaled"], quantile_advantages(*TWO_OF_FOUR, 0.4, scale="none"))
     close(seen["batch"], quantile_advantages(*TWO_OF_FOUR, 0.4, scale="batch", **VERL_LIKE))
@@ -114,8 +115,8 @@ def test_roll():
     keep("roll", seen)
 
 
-def test_prime_rl():
-    seen = run("prime_rl")
+def test_prime_rl(tmp_path):
+    seen = run("prime_rl", tmp_path)
     close(seen["quantile"], [1.0, 0, 0, 0, 0])
     close(seen["easy"], [0.0, 0, 0, -1])
     assert seen["flat"] == [0.0] * 7

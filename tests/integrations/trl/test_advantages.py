@@ -1,10 +1,13 @@
 """What TRL trains on and logs, against the library's functions on the rewards that TRL logged."""
 
+from importlib.metadata import version
+
 import pytest
 import torch
 
 from qae import group_std, mean_advantages, quantile_advantages
 from qae.advantages import outcome_quantile_advantages
+from qae.integrations.status import record
 from trl_cases import MARKS, coin, length, logged, make_trainer, right
 
 pytestmark = MARKS
@@ -38,6 +41,7 @@ def test_twenty_steps_log_the_librarys_advantages(tmp_path, baseline):
             assert trainer.state.log_history[step - 1]["advantage/zero_frac"] == (advantages == 0).float().mean()
         mixed += int((advantages != 0).any())
     assert mixed > 10
+    record("trl", "trained", version("trl"), "tests/integrations/trl/test_advantages.py", source="wheel")
 
 
 @pytest.mark.parametrize("scale", list(SCALES))

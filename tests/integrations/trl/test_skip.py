@@ -27,7 +27,6 @@ def assert_equal_gradients(dense, skipped, atol=2e-5):
         assert (a - b).norm() <= atol * a.norm()
 
 
-@pytest.mark.filterwarnings("ignore:When using")
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("loss", LOSSES)

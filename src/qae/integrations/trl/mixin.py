@@ -229,6 +229,8 @@ class QuantileMixin(_Host):
         if self.quantile.entropy_rows == "kept":
             # TRL has divided the kept rows' sum by the tokens of all rows
             of_all = metrics["entropy"].pop()
+            if not metrics["entropy"]:
+                del metrics["entropy"]  # TRL would log None
             metrics["entropy/kept_rows"].append(of_all * all_tokens / max(kept_tokens, 1))
 
     def _get_per_token_logps_and_entropies(

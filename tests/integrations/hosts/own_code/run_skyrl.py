@@ -9,8 +9,21 @@ import typing_extensions
 from host_stubs import Stubs, report
 
 checkout = Path(sys.argv[1])
-sys.path.insert(0, str(checkout))
-stubs = Stubs("ray", "loguru", "transformer_engine", "peft", "wandb", "hydra", "torchdata", "vllm", "flash_attn")
+sys.path[:0] = [str(checkout), str(checkout / "skyrl-gym")]
+stubs = Stubs(
+    "ray",
+    "cloudpathlib",
+    "skyrl_gym",
+    "pandas",
+    "loguru",
+    "transformer_engine",
+    "peft",
+    "wandb",
+    "hydra",
+    "torchdata",
+    "vllm",
+    "flash_attn",
+)
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict  # pydantic insists; the stub list names it
     stubs.used.add("typing.TypedDict of Python 3.12")

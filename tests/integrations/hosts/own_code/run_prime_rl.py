@@ -10,9 +10,8 @@ from host_stubs import Stubs, report
 checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout / "src"))
 stubs = Stubs(
-    "verifiers", "renderers", "prime_rl.configs", "prime_rl.utils", "prime_rl.transports", "prime_rl.transport",
-    "loguru",
-    "msgspec", "vllm", "httpx", "openai", "pydantic_config", "tomli_w", "zmq", "aiolimiter",
+    "verifiers", "renderers", "httpx", "openai",
+    instead=("prime_rl.configs", "prime_rl.utils", "prime_rl.transports"),
 )  # fmt: skip
 
 from qae.integrations import prime_rl

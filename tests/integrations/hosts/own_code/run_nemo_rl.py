@@ -9,27 +9,21 @@ from host_stubs import Stubs, report
 checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout))
 stubs = Stubs(
-    "ray", "transformers.models", "torchdata", "nemo_automodel", "megatron", "vllm", "hydra", "tensordict", "decord",
-    "nemo_rl.algorithms.loss", "nemo_rl.distributed", "nemo_rl.data", "nemo_rl.models", "nemo_rl.environments",
-    "nemo_rl.experience", "nemo_rl.utils", "nemo_rl.weight_sync", "nemo_rl.data_plane", "wandb", "swanlab", "mlflow",
-    "tensorboard", "torch_geometric", "nvidia", "zmq", "pynvml", "num2words", "soundfile", "math_verify", "datasets",
-    "PIL",
+    "ray", "torchdata", "transformers", "tensordict", "hydra", "wandb", "uvicorn", "zmq", "pynvml", "math_verify", "PIL",
+    instead=tuple(
+        f"nemo_rl.{part}"
+        for part in ("data", "data_plane", "distributed", "environments", "experience", "models", "utils", "weight_sync")
+    ),
 )  # fmt: skip
 
 import torch
 
-from qae.integrations import nemo_rl
+from qae.integrations.nemo_rl import install
 
 
-def importer():
-    """The real factory needs the whole of NeMo-RL's GRPO module; every package under it that is missing is stubbed."""
-    import nemo_rl.algorithms.grpo as grpo
+import nemo_rl.algorithms.grpo as grpo
 
-    return grpo
-
-
-grpo = importer()
-nemo_rl.install(0.4)
+install(0.4)
 prompts = torch.tensor([[5, 6], [7, 0], [5, 6], [5, 6], [5, 6], [7, 0], [7, 0]])
 rewards = torch.tensor([1.0, 1, 0, 0, 0, 1, 0])
 mask = torch.ones(7, 4)

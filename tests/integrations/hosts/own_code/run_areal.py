@@ -12,14 +12,9 @@ from host_stubs import Stubs, report
 checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout))
 stubs = Stubs(
-    "ray", "einops", "torchdata", "sglang", "vllm", "megatron", "mbridge", "peft", "wandb", "swanlab", "uvloop",
-    "hydra",
-    "aiohttp", "datasets", "openai", "anthropic", "agents", "openhands", "litellm", "tensorboardX", "colorlog",
-    "nvidia",
-    "aiofiles", "flash_attn", "fastapi", "uvicorn", "pynvml", "trackio", "psutil", "tabulate", "cookiecutter", "zmq",
-    "numba", "orjson", "blosc", "tensordict", "transformer_engine", "deepspeed", "liger_kernel", "flask", "requests",
-    "perfetto", "viztracer", "word2number", "kubernetes", "math_verify", "gymnasium", "torch_memory_saver", "awex",
-    "areal.experimental", "areal.infra", "areal.engine",
+    "ray", "httpx", "einops", "torchdata", "uvloop", "hydra", "aiohttp", "datasets", "openai", "colorlog", "aiofiles",
+    "pynvml", "tensorboardX", "wandb", "trackio", "swanlab", "lark", "PIL", "zmq", "numba", "orjson", "tensordict", "requests",
+    instead=("areal.experimental", "areal.infra", "areal.engine", "areal.utils.logging", "areal.utils.printing"),
 )  # fmt: skip
 if sys.version_info < (3, 12):
     typing.TypedDict = typing_extensions.TypedDict
