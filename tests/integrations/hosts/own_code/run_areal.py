@@ -13,7 +13,8 @@ checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout))
 stubs = Stubs(
     "ray", "httpx", "einops", "torchdata", "uvloop", "hydra", "aiohttp", "datasets", "openai", "colorlog", "aiofiles",
-    "pynvml", "tensorboardX", "wandb", "trackio", "swanlab", "lark", "PIL", "zmq", "numba", "orjson", "tensordict", "requests",
+    "pynvml", "tensorboardX", "wandb", "trackio", "swanlab", "lark", "PIL", "zmq", "numba", "orjson", "tensordict",
+    "requests",
     instead=("areal.experimental", "areal.infra", "areal.engine", "areal.utils.logging", "areal.utils.printing"),
 )  # fmt: skip
 if sys.version_info < (3, 12):

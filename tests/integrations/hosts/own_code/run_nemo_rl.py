@@ -9,19 +9,20 @@ from host_stubs import Stubs, report
 checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout))
 stubs = Stubs(
-    "ray", "torchdata", "transformers", "tensordict", "hydra", "wandb", "uvicorn", "zmq", "pynvml", "math_verify", "PIL",
+    "ray", "torchdata", "transformers", "tensordict", "hydra", "wandb", "uvicorn", "zmq", "pynvml", "math_verify",
+    "PIL",
     instead=tuple(
         f"nemo_rl.{part}"
-        for part in ("data", "data_plane", "distributed", "environments", "experience", "models", "utils", "weight_sync")
+        for part in (
+            "data", "data_plane", "distributed", "environments", "experience", "models", "utils", "weight_sync",
+        )
     ),
 )  # fmt: skip
 
+import nemo_rl.algorithms.grpo as grpo
 import torch
 
 from qae.integrations.nemo_rl import install
-
-
-import nemo_rl.algorithms.grpo as grpo
 
 install(0.4)
 prompts = torch.tensor([[5, 6], [7, 0], [5, 6], [5, 6], [5, 6], [7, 0], [7, 0]])

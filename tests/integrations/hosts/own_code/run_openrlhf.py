@@ -9,7 +9,8 @@ from host_stubs import Stubs, report
 checkout = Path(sys.argv[1])
 sys.path.insert(0, str(checkout))
 stubs = Stubs(
-    "ray", "pylatexenc", "deepspeed", "flash_attn", "vllm", "peft", "optree", "torchmetrics", "wandb", "bitsandbytes", "loralib",
+    "ray", "pylatexenc", "deepspeed", "flash_attn", "vllm", "peft", "optree", "torchmetrics", "wandb",
+    "bitsandbytes", "loralib",
     "pynvml", "ring_flash_attn", "transformers_stream_generator", "liger_kernel", "jsonlines", "einops", "isort",
     "datasets",
     "accelerate", "levenshtein", "fastapi", "tensorboard", "torchdata", "aiohttp",
