@@ -7,14 +7,14 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Environments of their own for frameworks whose pins conflict; each has a target test-host-NAME.
-HOSTS  := verl
+HOSTS  := verl trl tunix
 # What `make bench` runs. Those that compare with TRL do so where TRL_PYTHON names an interpreter that has trl and qae.
 BENCHMARKS := $(filter-out benchmarks/harness.py benchmarks/entropy_curves.py,$(sort $(wildcard benchmarks/*.py)))
 export TRL_PYTHON
 # What `make train` trains: make train ARGS="stage steps=20"
 ARGS   ?=
 
-.PHONY: install train test test-hosts test-host-verl check check-long bench docs clean
+.PHONY: install train test test-hosts test-host-verl test-host-trl test-host-tunix check check-long bench docs clean
 
 install: $(VENV)/.installed-core
 
@@ -70,6 +70,25 @@ $(VERL)/.installed: pyproject.toml constraints/verl.txt
 test-host-verl: $(VERL)/.installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -m verl -W default tests/integrations/verl tests/engines --durations=10 -s
 
+TRL := .venv-trl
+TUNIX := .venv-tunix
+HOST_TESTS := beartype hypothesis psutil pytest pytest-randomly pytest-timeout pytest-xdist
+
+$(TRL)/.installed $(TUNIX)/.installed: .venv-%/.installed: pyproject.toml constraints/%.txt
+	@echo "installing torch, $* and qae into .venv-$* (minutes the first time)"
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints/$*.txt \
+	    --editable '.[$*]' $(HOST_TESTS)
+	@touch $@
+
+test-host-trl: $(TRL)/.installed
+	OMP_NUM_THREADS=1 $(TRL)/bin/python -m pytest -m trl --numprocesses=auto tests/integrations/trl --durations=10
+
+# JAX, Flax and Tunix warn of one another: not ours to turn into errors.
+test-host-tunix: $(TUNIX)/.installed
+	OMP_NUM_THREADS=1 $(TUNIX)/bin/python -m pytest -m tunix -W default tests/integrations/tunix --durations=10
+
 # Goes on past a script that fails, and names it at the end. Code 77: left out, with its reason on stderr.
 bench: $(VENV)/.installed-dev
 	@failed=; for script in $(BENCHMARKS); do \
@@ -81,4 +100,4 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) $(VERL) build dist site .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VERL) $(TRL) $(TUNIX) build dist site .pytest_cache .ruff_cache .import_linter_cache
