@@ -1,4 +1,4 @@
-"""Held-out pass@1 against wall seconds: the mean, QAE, and as many rows chosen at random as QAE keeps.
+"""Held-out pass@1 against seconds: the mean, QAE, and as many rows chosen at random as QAE keeps.
 
 The shipped policy on the shipped task, several seeds; the arms of a seed see the same prompts. Arms:
 
@@ -7,8 +7,9 @@ The shipped policy on the shipped task, several seeds; the arms of a seed see th
     random    the mean's advantages on a random choice of rows, as many as QAE would keep of this batch, others 0
 
 `random` has QAE's cost and none of its choice: what QAE gains over it is which rows are kept, what both gain over the
-mean is the time. Seconds are those of training; evaluations are taken out. Runs follow one another, arms alternating,
-each in a process of its own with one thread; `--runs DIR` keeps finished ones, so that a second call goes on.
+mean is the time. Seconds are those of training; evaluations are taken out. They are processor seconds of one thread,
+which is what the clock shows when nothing else wants the processor. Runs follow one another, arms alternating, each in
+a process of its own; `--runs DIR` keeps finished ones, so that a second call goes on.
 
 `at_steps` compares arms after equal numbers of steps, `at_seconds` after equal training time (the least total among
 the arms of a seed; pass@1 interpolated between evaluations). Differences are paired by seed: mean and all values, from
@@ -24,6 +25,7 @@ import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import harness
@@ -57,6 +59,7 @@ def run(arm: str, seed: int, directory: Path, overrides: Sequence[str]) -> None:
             return torch.zeros_like(advantages).index_copy(0, kept, advantages[kept])
 
         loop.advantages_of = masked
+    loop.perf_counter = process_time
     loop.train(config, run_dir=directory)
 
 
