@@ -46,6 +46,29 @@ def definitions() -> list[tuple[str, tuple[float, ...], dict[str, object], list[
                     exact(), GROUP_IDS, Fraction(percent, 100), method=method, **options
                 )
                 cases.append(("quantile_advantages", (percent / 100,), {"method": method, **options}, right))
+    for options in scales:
+        for name, setting, right in (
+            ("asymre", {"shift": 0.125}, {"below_mean": Fraction(1, 8)}),
+            ("fixed", {"baseline": 0.25}, {"baseline": Fraction(1, 4)}),
+        ):
+            definition = reference.constant_advantages(exact(), GROUP_IDS, **right, **options)
+            cases.append((f"{name}_advantages", (), setting | options, definition))
+        for percent in (20, 40, 60):
+            k = Fraction(percent, 100)
+            for side in ("pos", "neg"):
+                right = reference.masked_advantages(exact(), GROUP_IDS, k, side, **options)
+                cases.append((f"{side}_mask_advantages", (percent / 100,), options, right))
+            for method in ("exact", "linear"):
+                right = reference.leave_one_out_quantile_advantages(exact(), GROUP_IDS, k, method=method, **options)
+                arguments = {"method": method, **options}
+                cases.append(("leave_one_out_quantile_advantages", (percent / 100,), arguments, right))
+            keys = [(7 * i) % 23 for i in range(len(REWARDS))]
+            right = reference.random_mask_advantages(exact(), GROUP_IDS, keys, k, **options)
+            arguments = {"row_keys": torch.tensor(keys), **options}
+            cases.append(("random_mask_advantages", (percent / 100,), arguments, right))
+    for weight in (Fraction(0), Fraction(1, 8)):
+        right = reference.w_reinforce_advantages(exact(), GROUP_IDS, weight)
+        cases.append(("w_reinforce_advantages", (), {"positive_weight": float(weight)}, right))
     right = reference.leave_one_out_advantages(exact(), GROUP_IDS)
     return [*cases, ("leave_one_out_advantages", (), {}, right)]
 
@@ -91,7 +114,22 @@ def flat_groups_are_exactly_zero(lib: SimpleNamespace) -> None:
 
 def tolerance_and_size_are_bounds(lib: SimpleNamespace) -> None:
     rewards, group_ids = torch.tensor([0.5, 0.75, 0.0, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 1])
-    for estimator in (lib.quantile_advantages, lib.mean_advantages, lib.leave_one_out_advantages):
+
+    def random_mask(rewards: torch.Tensor, group_ids: torch.Tensor, **options: float) -> torch.Tensor:
+        return lib.random_mask_advantages(rewards, group_ids, row_keys=torch.arange(len(rewards)), **options)
+
+    for estimator in (
+        lib.quantile_advantages,
+        lib.mean_advantages,
+        lib.leave_one_out_advantages,
+        lib.leave_one_out_quantile_advantages,
+        lib.pos_mask_advantages,
+        lib.neg_mask_advantages,
+        lib.w_reinforce_advantages,
+        lib.asymre_advantages,
+        lib.fixed_advantages,
+        random_mask,
+    ):
         assert (estimator(rewards, group_ids) != 0).tolist()[:2] != [False, False]
         assert (estimator(rewards, group_ids, flat_tolerance=0.25)[:2] == 0).all()
         assert (estimator(rewards, group_ids, flat_tolerance=0.2)[:2] != 0).any()
@@ -134,6 +172,10 @@ def refusals(lib: SimpleNamespace) -> None:
         lambda: lib.quantile_advantages(rewards, group_ids, eps=-1.0),
         lambda: lib.quantile_advantages(rewards / 0, group_ids),
         lambda: lib.mean_advantages(rewards, group_ids, scale="mean"),
+        lambda: lib.random_mask_advantages(rewards, group_ids),
+        lambda: lib.w_reinforce_advantages(rewards, group_ids, positive_weight=-1.0),
+        lambda: lib.asymre_advantages(rewards, group_ids, shift=NAN),
+        lambda: lib.fixed_advantages(rewards, group_ids, baseline=NAN),
     ):
         try:
             call()

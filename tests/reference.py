@@ -104,6 +104,75 @@ def leave_one_out_advantages(rewards: Sequence[Reward], group_ids: Sequence[Hash
     return by_group(rewards, group_ids, of_group)
 
 
+def leave_one_out_quantile_advantages(
+    rewards: Sequence[Reward], group_ids: Sequence[Hashable], k: Fraction, *, method: str, scale: str, divisor: str,
+    eps: float,
+) -> list[float]:  # fmt: skip
+    quantile = quantile_from_definition if method == "exact" else linear_quantile
+
+    def of_group(values: list[Fraction]) -> list[float]:
+        others = [[v for j, v in enumerate(values) if j != i] for i in range(len(values))]
+        return [
+            over_scale(v - quantile(rest, k), values, scale, divisor, eps)
+            for v, rest in zip(values, others, strict=True)
+        ]
+
+    return by_group(rewards, group_ids, of_group)
+
+
+def masked_advantages(
+    rewards: Sequence[Reward], group_ids: Sequence[Hashable], k: Fraction, side: str, *, scale: str, divisor: str,
+    eps: float,
+) -> list[float]:  # fmt: skip
+    """POS-mask (side "pos") leaves out the positives of easy prompts, NEG-mask ("neg") the negatives of hard ones."""
+
+    def of_group(values: list[Fraction]) -> list[float]:
+        low, high = min(values), max(values)
+        easy = quantile_from_definition(values, k) > low
+        positive, negative = (0 if easy else 1, 1) if side == "pos" else (1, 1 if easy else 0)
+        return [over_scale(positive * (v - low) + negative * (v - high), values, scale, divisor, eps) for v in values]
+
+    return by_group(rewards, group_ids, of_group)
+
+
+def w_reinforce_advantages(
+    rewards: Sequence[Reward], group_ids: Sequence[Hashable], positive_weight: Fraction
+) -> list[float]:
+    def of_group(values: list[Fraction]) -> list[float]:
+        return [float(positive_weight * (v - min(values)) + v - max(values)) for v in values]
+
+    return by_group(rewards, group_ids, of_group)
+
+
+def constant_advantages(
+    rewards: Sequence[Reward], group_ids: Sequence[Hashable], *, scale: str, divisor: str, eps: float,
+    below_mean: Fraction | None = None, baseline: Fraction = Fraction(0),
+) -> list[float]:  # fmt: skip
+    """Baseline `below_mean` below the group's mean, or the constant `baseline`."""
+
+    def of_group(values: list[Fraction]) -> list[float]:
+        b = baseline if below_mean is None else mean(values) - below_mean
+        return [over_scale(v - b, values, scale, divisor, eps) for v in values]
+
+    return by_group(rewards, group_ids, of_group)
+
+
+def random_mask_advantages(
+    rewards: Sequence[Reward], group_ids: Sequence[Hashable], keys: Sequence[int], k: Fraction, *, scale: str,
+    divisor: str, eps: float,
+) -> list[float]:  # fmt: skip
+    """Mean advantages of the rows with the smallest keys, as many as the quantile keeps, times n / kept."""
+    kept = quantile_advantages(rewards, group_ids, k, method="exact", scale="none", divisor=divisor, eps=eps)
+    plain = mean_advantages(rewards, group_ids, scale=scale, divisor=divisor, eps=eps)
+    advantages = [0.0] * len(rewards)
+    for group in set(group_ids):
+        rows = [i for i, g in enumerate(group_ids) if g == group and rewards[i] is not None]
+        count = sum(kept[i] != 0 for i in rows)
+        for i in sorted(rows, key=lambda i: keys[i])[:count]:
+            advantages[i] = plain[i] * len(rows) / count
+    return advantages
+
+
 def outcome_quantile_advantages(
     outcomes: Sequence[Reward], penalties: Sequence[Reward], group_ids: Sequence[Hashable], k: Fraction, *, eps: float
 ) -> list[float]:

@@ -24,6 +24,9 @@ MODULES = (
     "qae.advantages.quantile",
     "qae.advantages.mean",
     "qae.advantages.leave_one_out",
+    "qae.advantages.random_mask",
+    "qae.advantages.shifted",
+    "qae.advantages.two_sided",
     "qae.entropy",
 )
 MUTANTS = [

@@ -14,11 +14,13 @@ import qae
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = [
-    "ADVANTAGES", "LOSSES", "TrainConfig", "cispo_policy_loss", "clip_cov_policy_loss", "clipped_policy_loss",
-    "group_mean", "group_quantile", "group_size", "group_std", "kl_cov_policy_loss", "leave_one_out_advantages",
-    "maj_at_k", "mean_advantages", "pass_at_k", "predicted_entropy_change", "quantile_advantages", "regime_table",
-    "sapo_policy_loss", "sequence_mean", "sequence_policy_loss", "sequence_sum", "sequence_sum_norm",
-    "token_entropy", "token_mean", "train", "write_report",
+    "ADVANTAGES", "LOSSES", "TrainConfig", "asymre_advantages", "cispo_policy_loss", "clip_cov_policy_loss",
+    "clipped_policy_loss", "fixed_advantages", "group_mean", "group_quantile", "group_size", "group_std",
+    "kl_cov_policy_loss", "leave_one_out_advantages", "leave_one_out_quantile_advantages", "maj_at_k",
+    "mean_advantages", "neg_mask_advantages", "pass_at_k", "pos_mask_advantages", "predicted_entropy_change",
+    "quantile_advantages", "random_mask_advantages", "regime_table", "sapo_policy_loss", "sequence_mean",
+    "sequence_policy_loss", "sequence_sum", "sequence_sum_norm", "token_entropy", "token_mean", "train",
+    "w_reinforce_advantages", "write_report",
 ]  # fmt: skip
 # What must stay light, and what it must not load.
 LIGHT = {

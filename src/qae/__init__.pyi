@@ -1,9 +1,16 @@
 """The types of the names that `__init__.py` loads on first use."""
 
 from qae.advantages import ADVANTAGES as ADVANTAGES
+from qae.advantages import asymre_advantages as asymre_advantages
+from qae.advantages import fixed_advantages as fixed_advantages
 from qae.advantages import leave_one_out_advantages as leave_one_out_advantages
+from qae.advantages import leave_one_out_quantile_advantages as leave_one_out_quantile_advantages
 from qae.advantages import mean_advantages as mean_advantages
+from qae.advantages import neg_mask_advantages as neg_mask_advantages
+from qae.advantages import pos_mask_advantages as pos_mask_advantages
 from qae.advantages import quantile_advantages as quantile_advantages
+from qae.advantages import random_mask_advantages as random_mask_advantages
+from qae.advantages import w_reinforce_advantages as w_reinforce_advantages
 from qae.engines.dispatch import train as train
 from qae.entropy import predicted_entropy_change as predicted_entropy_change
 from qae.entropy import regime_table as regime_table

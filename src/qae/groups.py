@@ -42,6 +42,7 @@ class Groups:
         order = by_value.index_select(0, by_group)
         _, self._group, self._rows = sorted_ids.unique_consecutive(return_inverse=True, return_counts=True)
         self._group_of_row = torch.empty_like(order).scatter_(0, order, self._group)
+        self._order = order
         self._sorted = self.values.index_select(0, order)
         self._start = self._rows.cumsum(0) - self._rows
         self._size = self._rows
@@ -60,6 +61,10 @@ class Groups:
         """The lowest scored value."""
         return self._to_rows(self._smallest)
 
+    def largest(self) -> Float[Tensor, " n"]:
+        """The highest scored value."""
+        return self._to_rows(self._largest)
+
     def mean(self) -> Float[Tensor, " n"]:
         """Sum / size."""
         return self._to_rows(self._mean)
@@ -74,14 +79,29 @@ class Groups:
     def quantile(self, k: float, method: Method = "exact") -> Float[Tensor, " n"]:
         """The k-quantile; see `group_quantile`."""
         check_choice("method", method, ("exact", "linear"))
-        numerator, denominator = fraction_meant(k).as_integer_ratio()
+        below, above, weight = _positions(k, method, self._size)
+        lower = self._order_statistic(below)
         if method == "exact":
-            # ceil(k * size) - 1, in integers
-            return self._to_rows(self._order_statistic((numerator * self._size - 1) // denominator))
-        position = numerator * (self._size - 1)
-        lower = self._order_statistic(position // denominator)
-        upper = self._order_statistic((position + denominator - 1) // denominator)
-        return self._to_rows(lower + (upper - lower) * (position % denominator) / denominator)
+            return self._to_rows(lower)
+        return self._to_rows(lower + (self._order_statistic(above) - lower) * weight)
+
+    def quantile_of_others(self, k: float, method: Method = "exact") -> Float[Tensor, " n"]:
+        """The k-quantile of the other scored rows of each scored row's group; NaN where there is no other."""
+        check_choice("method", method, ("exact", "linear"))
+        below, above, weight = _positions(k, method, self._size - 1)
+        own = torch.arange(len(self._sorted), device=self._sorted.device) - self._start.index_select(0, self._group)
+
+        def of_others(position: Int[Tensor, " q"]) -> Float[Tensor, " n"]:
+            wanted = position.clamp(min=0).index_select(0, self._group)
+            wanted = wanted + (wanted >= own).long()  # the row itself is skipped
+            first, last = (x.index_select(0, self._group) for x in (self._start, self._start + self._rows - 1))
+            return self._sorted.index_select(0, torch.minimum(first + wanted, last))
+
+        lower = of_others(below)
+        if method == "linear":
+            lower = lower + (of_others(above) - lower) * weight.index_select(0, self._group)
+        alone = (self._size < 2).index_select(0, self._group)
+        return torch.empty_like(lower).scatter_(0, self._order, lower.masked_fill(alone, torch.nan))
 
     def flat(self, tolerance: float = 0.0) -> Bool[Tensor, " n"]:
         """True where the group has no two scored rows further apart than `tolerance`."""
@@ -131,6 +151,19 @@ class Groups:
 
     def _to_rows(self, of_group: Tensor) -> Tensor:
         return of_group.index_select(0, self._group_of_row)
+
+
+def _positions(
+    k: float, method: Method, size: Int[Tensor, " q"]
+) -> tuple[Int[Tensor, " q"], Int[Tensor, " q"], Float[Tensor, " q"]]:
+    """Positions of the k-quantile among `size` sorted values: below, above, and the weight of the one above."""
+    numerator, denominator = fraction_meant(k).as_integer_ratio()
+    if method == "exact":
+        position = (numerator * size - 1) // denominator  # ceil(k * size) - 1, in integers
+        return position, position, torch.zeros_like(size, dtype=torch.float64)
+    position = numerator * (size - 1)
+    weight = (position % denominator).double() / denominator
+    return position // denominator, (position + denominator - 1) // denominator, weight
 
 
 def group_index(group_ids: Int[Tensor, " n"]) -> Int[Tensor, " n"]:

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import typing
 
 import pytest
 import torch
@@ -10,18 +11,43 @@ from hypothesis import strategies as st
 
 import qae
 from qae.advantages import ADVANTAGES, outcome_quantile_advantages
+from qae.trainer.config import AdvantageName
 from reward_batches import batches, floats, integers, law, one_group
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have a single row:UserWarning")
+
+
+KEYS = torch.randint(2**62, (64,), generator=torch.Generator().manual_seed(0))
+
+
+def keyed(estimator):
+    """The estimator as a function of rewards, ids and which rows they are, for those that choose rows by a key."""
+
+    def estimate(rewards, group_ids, rows=None, **options):
+        if "row_keys" in inspect.signature(estimator).parameters:
+            keys = torch.cat([KEYS] * (1 + len(rewards) // 64)).to(rewards.device)
+            options["row_keys"] = keys[: len(rewards)] if rows is None else keys[rows]
+        return estimator(rewards, group_ids, **options)
+
+    return estimate
+
+
+ESTIMATORS = {name: keyed(function) for name, function in ADVANTAGES.items()}
 
 
 def outcome_with_equal_penalties(rewards, group_ids, **options):
     return outcome_quantile_advantages(rewards, torch.zeros_like(rewards), group_ids, **options)
 
 
-@pytest.fixture(params=[*ADVANTAGES.values(), outcome_with_equal_penalties], ids=[*ADVANTAGES, "outcome_quantile"])
+@pytest.fixture(
+    params=[*ESTIMATORS.values(), keyed(outcome_with_equal_penalties)], ids=[*ADVANTAGES, "outcome_quantile"]
+)
 def estimator(request):
     return request.param
+
+
+def test_the_configuration_knows_the_table():
+    assert list(typing.get_args(AdvantageName)) == list(ADVANTAGES)
 
 
 def test_the_table_holds_the_public_functions():
@@ -42,8 +68,8 @@ def test_permuting_the_rows_permutes_the_advantages(name, batch, rng: random.Ran
     rewards, group_ids = floats(batch[0]), integers(batch[1])
     order = list(range(len(rewards)))
     rng.shuffle(order)
-    estimate = ADVANTAGES[name]
-    assert torch.equal(estimate(rewards[order], group_ids[order]), estimate(rewards, group_ids)[order])
+    estimate = ESTIMATORS[name]
+    assert torch.equal(estimate(rewards[order], group_ids[order], order), estimate(rewards, group_ids)[order])
 
 
 @pytest.mark.parametrize("name", list(ADVANTAGES))
@@ -52,10 +78,10 @@ def test_permuting_the_rows_permutes_the_advantages(name, batch, rng: random.Ran
 def test_a_group_is_alone_in_the_world(name, batch):
     """A group's advantages are the same whatever shares the batch with it, and whatever its id is."""
     rewards, group_ids = floats(batch[0]), integers(batch[1])
-    together = ADVANTAGES[name](rewards, group_ids)
+    together = ESTIMATORS[name](rewards, group_ids)
     for group in group_ids.unique():
-        rows = group_ids == group
-        alone = ADVANTAGES[name](rewards[rows], torch.full((int(rows.sum()),), -7))
+        rows = (group_ids == group).nonzero()[:, 0]
+        alone = ESTIMATORS[name](rewards[rows], torch.full((len(rows),), -7), rows)
         assert torch.equal(together[rows], alone)
 
 
@@ -104,7 +130,7 @@ def test_unscored_rows_get_zero_and_leave_the_others_as_if_they_were_not_there(e
     rewards, group_ids = one_group([1.0, torch.nan, 0.0, 0.0])
     advantages = estimator(rewards, group_ids)
     assert advantages[1] == 0
-    assert torch.equal(advantages[[0, 2, 3]], estimator(rewards[[0, 2, 3]], group_ids[[0, 2, 3]]))
+    assert torch.equal(advantages[[0, 2, 3]], estimator(rewards[[0, 2, 3]], group_ids[[0, 2, 3]], [0, 2, 3]))
     assert (estimator(torch.full((4,), torch.nan), group_ids) == 0).all()
 
 
@@ -113,6 +139,7 @@ def test_groups_below_min_size_get_zero(estimator):
     advantages = estimator(rewards, group_ids, min_size=3)
     assert (advantages[:3] == 0).all()
     assert torch.equal(advantages[3:], estimator(rewards, group_ids)[3:])
+    assert (advantages[3:] != 0).any()
 
 
 def test_rewards_no_further_apart_than_the_tolerance_are_equal(estimator):

@@ -57,6 +57,19 @@ CALLS = {
     "outcome_quantile_advantages(r, r[:1], g)": (
         "penalties has shape [1] and group_ids has [2]; both must be [n], one number and one id for each completion"
     ),
+    "random_mask_advantages(r, g)": (
+        "random_mask needs row_keys, one random integer for each completion, and got none; pass for example "
+        "torch.randint(2**62, rewards.shape, generator=...), new ones for each step"
+    ),
+    "random_mask_advantages(r, g, row_keys=g[:1])": (
+        "random_mask needs row_keys, one random integer for each completion, and got shape [1] for rewards of shape "
+        "[2]; pass for example torch.randint(2**62, rewards.shape, generator=...), new ones for each step"
+    ),
+    "w_reinforce_advantages(r, g, positive_weight=-0.1)": "positive_weight=-0.1 must be at least 0",
+    "asymre_advantages(r, g, shift=float('nan'))": "shift=nan must be a finite number, in the unit of the reward",
+    "fixed_advantages(r, g, baseline=float('inf'))": "baseline=inf must be a finite number, in the unit of the reward",
+    "pos_mask_advantages(r, g, scale='mean')": "scale='mean' must be one of 'std', 'none'",
+    "neg_mask_advantages(r, g, k=40)": "k=40 must lie strictly between 0 and 1 (k is a fraction: 0.4?)",
     "group_flat(r, g, tolerance=-1.0)": "tolerance=-1.0 must be at least 0",
     "regimes(r, g, k=40)": "k=40 must lie strictly between 0 and 1 (k is a fraction: 0.4?)",
     "regime_table(r, g, [0.4, 60])": "k=60 must lie strictly between 0 and 1 (k is a fraction: 0.6?)",

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qae.advantages import leave_one_out_advantages, mean_advantages, quantile_advantages
+from qae.advantages import asymre_advantages, leave_one_out_advantages, mean_advantages, quantile_advantages
 from qae.audit.store import UNKNOWN
-from qae.groups import fraction_meant, group_flat, group_mean, group_std
+from qae.groups import fraction_meant
 
 Composition = tuple[tuple[float, int], ...]
 Estimator = Callable[[Tensor, Tensor], Tensor]
@@ -154,12 +154,8 @@ def equivalent_ks(size: int) -> list[tuple[float, float]]:
 
 
 def _estimators(ks: Sequence[float], divisor: Literal["n", "n-1"], eps: float = 1e-6) -> list[tuple[str, Estimator]]:
-    def shifted(by: float) -> Estimator:
-        def estimate(rewards: Tensor, ids: Tensor) -> Tensor:
-            centred = (rewards - group_mean(rewards, ids) - by) / (group_std(rewards, ids, divisor=divisor) + eps)
-            return centred.where(~group_flat(rewards, ids), 0.0).nan_to_num()
-
-        return estimate
+    def below_mean(shift: float) -> Estimator:
+        return lambda r, i: asymre_advantages(r, i, shift=shift, divisor=divisor, eps=eps)
 
     def quantile(k: float, method: Literal["exact", "linear"]) -> Estimator:
         return lambda r, i: quantile_advantages(r, i, k, method=method, divisor=divisor, eps=eps)
@@ -167,8 +163,8 @@ def _estimators(ks: Sequence[float], divisor: Literal["n", "n-1"], eps: float = 
     return [
         ("mean", lambda r, i: mean_advantages(r, i, divisor=divisor, eps=eps)),
         ("leave one out", leave_one_out_advantages),
-        ("mean - 0.1", shifted(-0.1)),
-        ("mean + 0.1", shifted(0.1)),
+        ("mean - 0.1", below_mean(0.1)),
+        ("mean + 0.1", below_mean(-0.1)),
         ("median", quantile(0.5, "linear")),
         *((f"quantile K={k:g}", quantile(k, "exact")) for k in ks),
         *((f"quantile K={k:g} linear", quantile(k, "linear")) for k in ks),

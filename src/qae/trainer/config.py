@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -53,13 +54,33 @@ class TaskConfig(BaseModel):
     """`arithmetic`, `few_shot_arithmetic`, ..., or `data` for a file of your own (implied by `task.path`)."""
 
 
+AdvantageName = Literal[
+    "asymre",
+    "fixed",
+    "leave_one_out",
+    "leave_one_out_quantile",
+    "mean",
+    "neg_mask",
+    "pos_mask",
+    "quantile",
+    "random_mask",
+    "w_reinforce",
+]
+
+
 class AdvantageConfig(Section):
     """How rewards become advantages."""
 
-    name: str = "quantile"
-    """`quantile` (QAE), `mean` (GRPO), `leave_one_out` (RLOO), or another name of `qae.ADVANTAGES`."""
+    name: AdvantageName = "quantile"
+    """`quantile` (QAE), `mean` (GRPO), `leave_one_out` (RLOO), or a control of the study."""
     k: float = 0.4
     """K of the quantile, a fraction in (0, 1). A prompt is hard while its pass rate is at most 1 - K."""
+    baseline: FiniteFloat = 0.0
+    """fixed only: the baseline, in the unit of the reward."""
+    shift: FiniteFloat = 0.1
+    """asymre only: how far the baseline lies below the group's mean."""
+    positive_weight: NonNegativeFloat = 0.1
+    """w_reinforce only: weight of a success, where a failure's is 1."""
     method: Literal["exact", "linear"] = "exact"
     """exact: inf{x : F(x) >= K}, the paper. linear: torch.quantile, the authors' code."""
     on: Literal["shaped", "outcome"] = "shaped"
@@ -351,7 +372,7 @@ class TrainConfig(Section):
                 "algorithm.reduction=token_mean with algorithm.loss=sequence is not GSPO's objective "
                 "(arXiv:2507.18071, eq. 5): set algorithm.reduction=sequence_mean"
             )
-        if algorithm.advantage.name == "quantile" and algorithm.advantage.scale == "mean":
+        if algorithm.advantage.name != "mean" and algorithm.advantage.scale == "mean":
             raise ValueError(
                 "algorithm.advantage.scale=mean belongs to algorithm.advantage=mean (MaxRL); use std or none"
             )

@@ -38,6 +38,7 @@ from qae.evaluation.heldout import evaluate_heldout
 from qae.policies import Policy, load_policy
 from qae.records import RunWriter, read_metrics
 from qae.sampling import SamplingParams, make_engine
+from qae.sampling.rng import row_key
 from qae.tasks import Item, Task, make_task
 from qae.trackers import Trackers
 from qae.trainer.batch import Batch, Group, collect, difficulty_report, train_params
@@ -50,6 +51,7 @@ from qae.trainer.packing import packing_fault
 from qae.trainer.step import Learner, Rows, UpdateStats
 
 EMPTY_STEPS = 3
+MASK_STREAM = 6
 
 
 @runtime_checkable
@@ -185,7 +187,7 @@ def train(
             with phase_peak(policy.device) as sample_memory:
                 engine.refresh()
                 batch = collect(config, policy, task, engine, step=step, cursor=progress.cursor, phase=phase)
-            advantages = advantages_of(config, batch.groups)
+            advantages = advantages_of(config, batch.groups, step=step)
             regime = _regimes(config, batch.groups)
             lr = learner.lr(learner.updates_done)
             with phase_peak(policy.device) as update_memory:
@@ -245,16 +247,18 @@ def train(
     return directory
 
 
-def advantages_of(config: TrainConfig, groups: list[Group]) -> Float[Tensor, " n"]:
+def advantages_of(config: TrainConfig, groups: list[Group], *, step: int = 0) -> Float[Tensor, " n"]:
     """Advantages of the groups' completions, by the estimator and settings of the configuration."""
     chosen = config.algorithm.advantage
     group_ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.grades], dtype=torch.int64)
-    settings = chosen.model_dump()
+    settings: dict[str, Any] = chosen.model_dump()
     if chosen.on == "outcome":
         outcomes = torch.tensor([o for group in groups for o in group.outcomes])
         shaping = torch.tensor([r - o for group in groups for r, o in zip(group.rewards, group.outcomes, strict=True)])
         return _call(outcome_quantile_advantages, settings, outcomes, shaping, group_ids)
     rewards = torch.tensor([r for group in groups for r in group.rewards])
+    keys = [row_key(config.seed, MASK_STREAM, step, row) for row in range(len(rewards))]
+    settings["row_keys"] = torch.tensor(keys, dtype=torch.int64)
     return _call(ADVANTAGES[chosen.name], settings, rewards, group_ids)
 
 
