@@ -148,6 +148,7 @@ def environment(config: TrainConfig, place: Place) -> dict[str, str]:
             # Idle workers would be of no use: verl's have an environment of their own.
             "RAY_prestart_worker_first_driver": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "TQ_NUM_THREADS": "1",
         }
     return env
 

@@ -142,10 +142,10 @@ class _Watch:
                     _end(process)
         self.follow()
         if asked():
-            raise Interrupted(self.how_to_go_on("stopped"))
+            raise Interrupted(f"stopped. {self.how_to_go_on()}")
         if process.returncode != 0 or still:
             cause = find_cause(self.place.log, since=self.began)
-            raise VerlError(f"verl failed: {cause}. {self.how_to_go_on('')}The whole log: {self.place.log}")
+            raise VerlError(f"verl failed: {cause}. {self.how_to_go_on()} The whole log: {self.place.log}")
         self.tell(
             "end",
             before=self.first,
@@ -201,13 +201,13 @@ class _Watch:
         """Since the run's first start, over all sessions."""
         return self.seconds_before + time.time() - self.began
 
-    def how_to_go_on(self, opening: str) -> str:
+    def how_to_go_on(self) -> str:
         """What to type to continue."""
+        again = f"`qae train --resume {self.place.run_dir}`"
         saved = saved_step(self.place)
-        head = f"{opening}; " if opening else ""
         if saved:
-            return f"{head}Continue from step {saved} with `qae train --resume {self.place.run_dir}`. "
-        return f"{head}There is no checkpoint yet; start again with `qae train --resume {self.place.run_dir}`. "
+            return f"Continue from step {saved} with {again}."
+        return f"There is no checkpoint yet; start again with {again}."
 
 
 def link_checkpoints(place: Place) -> None:

@@ -5,9 +5,10 @@ verl 0.9.1 has no CPU platform and no rollout without a GPU. Four things make it
     VERL_PLATFORM=cpu            `CpuPlatform`, by verl's registry of platforms
     VERL_ENGINE_DEVICE=cuda      verl's own switch: its FSDP engine is registered for cuda and npu only
     gloo                         verl would name it twice ("cpu:gloo,cpu:gloo"), which torch refuses: the one patch
-    rollout.name=qae_cpu         our sampler behind verl's interface (`rollout.py`)
+    rollout.name=qae_cpu         our sampler behind verl's interface (`rollout`, `server`)
 """
 
+import logging
 import os
 import types
 from collections.abc import Generator
@@ -28,6 +29,8 @@ def register() -> None:
     if "cpu" not in PlatformRegistry._platforms:
         PlatformRegistry.register(platform="cpu")(_platform())
     _one_gloo()
+    # One warning a request that a Llama-shaped model has verl's default chat tokens.
+    logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
 
     def replica() -> Any:
         from qae.integrations.verl.rollout import CpuReplica
