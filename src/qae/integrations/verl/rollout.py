@@ -1,4 +1,4 @@
-"""Our sampler behind verl's rollout interface, for `engine.platform=cpu`: a server a replica, and who feeds it weights."""
+"""Our sampler behind verl's rollout interface, for `engine.platform=cpu`: a server a replica, and its feeder."""
 
 from typing import Any
 
