@@ -169,13 +169,13 @@ def _judge(groups: list[_Group], count: int) -> Verdict:
     with_mean = sum(group.has_mean for group in groups)
     intervals = [group.ks for group in groups if group.ks is not None]
     scale = _name_scale(groups)
-    told = f"{mixed} mixed groups of {count}"
+    told = f"{mixed} mixed groups ({count} in all)"
     if with_mean >= ENOUGH * mixed:
         if not decisive:
             return Verdict(
                 "unknown", f"the {told} fit a mean and a quantile alike: this run cannot tell", count, mixed, 0
             )
-        found = f"the baseline is the group's mean, in {with_mean} of {told}: QAE is not active"
+        found = f"the baseline is the group's mean, in {with_mean} of {told}"
         return Verdict("mean", found, count, mixed, decisive, scale=scale)
     if len(intervals) >= ENOUGH * mixed:
         k, agreeing = _common(intervals)
