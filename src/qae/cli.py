@@ -306,6 +306,49 @@ def scale(
 
 
 @app.command()
+def study(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="STUDY.yaml", help="The study; with --redraw, kept summaries.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where to write.", show_default="runs/study-<name>")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time.", show_default="processors")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan: runs and minutes; compute nothing.")
+    ] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Run nothing; sum up the runs that are finished.")] = False,
+    again: Annotated[
+        bool, typer.Option("--redraw", help="Tables, figures and pages of kept summary.json files, computed anew.")
+    ] = False,
+    plain: Plain = False,
+) -> None:
+    """Run arms x seeds in parallel, paired, and say what they show. The same command again goes on."""
+    from qae.study.command import conduct, redraw
+    from qae.study.command import dry_run as plan
+    from qae.study.runner import StudyStopped
+    from qae.trainer.keys import ConfigError
+
+    if again:
+        redraw(paths, out=out, tell=typer.echo)
+        return
+    if len(paths) > 1:
+        raise ConfigError(f"one study at a time, got {len(paths)}; several summaries go with --redraw")
+    at_a_time = jobs or os.cpu_count() or 1
+    if dry_run:
+        typer.echo(plan(paths[0], out=out, jobs=at_a_time))
+        return
+    try:
+        where = conduct(paths[0], out=out, jobs=at_a_time, console=Console(), plain=plain, sum_up_only=summary)
+    except StudyStopped as stopped:
+        typer.echo(str(stopped))
+        raise SystemExit(INTERRUPTED) from None
+    typer.echo((where / "summary.md").read_text())
+    typer.echo(f"page: {where / 'report.html'}    record: {where / 'summary.json'}")
+
+
+@app.command()
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe.")] = None) -> None:
     """List the recipes that `qae train` knows by name."""
     from qae.settings import first_sentence

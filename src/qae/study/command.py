@@ -1,0 +1,94 @@
+"""What `qae study` does: plan, run, sum up, and draw again from kept summaries."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from qae.records import atomic_write
+from qae.report.figures import figures_of
+from qae.report.study import study_markdown, study_page
+from qae.study.plan import load_study, plan_text
+from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
+from qae.study.summary import Record, read_record, record_of, write_record
+from qae.study.view import open_view
+
+FIGURES = "figures"
+
+
+def dry_run(path: Path, *, out: Path | None, jobs: int) -> str:
+    """The plan of a study in words; nothing is written."""
+    study = load_study(path)
+    states = states_of(study, place_of(study.config.name, out))
+    count = [sum(state.state == kind for state in states) for kind in ("finished", "begun")]
+    return plan_text(study, jobs=jobs, finished=count[0], begun=count[1])
+
+
+def conduct(path: Path, *, out: Path | None, jobs: int, console: Console, plain: bool, sum_up_only: bool) -> Path:
+    """Do what is left of a study, then write its summary, table, figures and page.
+
+    Also after a stop or a failure: the summary then holds what is finished.
+
+    Args:
+        path: the YAML file.
+        out: its directory; None: runs/study-<name>.
+        jobs: runs at a time.
+        console: for the progress.
+        plain: lines instead of a table.
+        sum_up_only: run nothing.
+
+    Returns:
+        The study's directory.
+
+    Raises:
+        StudyStopped: it was asked to stop.
+        StudyFailed: some runs failed.
+    """
+    study = load_study(path)
+    directory = place_of(study.config.name, out)
+    states = open_study(study, directory)
+    failure: StudyStopped | StudyFailed | None = None
+    if not sum_up_only:
+        with open_view(console, plain=plain) as (look, tell):
+            try:
+                run_study(states, jobs=jobs, look=look, tell=tell)
+            except (StudyStopped, StudyFailed) as error:
+                failure = error
+    record = record_of(study.config, states)
+    write_record(record, directory / "summary.json")
+    write_views(record, directory)
+    if failure:
+        raise failure
+    return directory
+
+
+def redraw(summaries: list[Path], *, out: Path | None, tell: Callable[[str], None]) -> None:
+    """Tables, figures and pages of kept summaries, computed anew; nothing is run.
+
+    Args:
+        summaries: files that `qae study` wrote.
+        out: where the figures and texts go, one folder a study; None: beside each summary, in a folder of its name.
+        tell: told of each folder written.
+    """
+    for path in summaries:
+        record = read_record(path)
+        directory = (out or path.parent) / record["study"]["name"]
+        write_views(record, directory)
+        tell(str(directory))
+
+
+def write_views(record: Record, directory: Path) -> None:
+    """summary.md, report.html and figures/*.svg; figures of an older record go away."""
+    figures = figures_of(record)
+    for old in (directory / FIGURES).glob("*.svg"):
+        if old.stem not in figures:
+            old.unlink()
+    for name, svg in figures.items():
+        atomic_write(directory / FIGURES / f"{name}.svg", svg)
+    atomic_write(directory / "summary.md", study_markdown(record, figures=FIGURES))
+    atomic_write(directory / "report.html", study_page(record))
+
+
+def place_of(name: str, out: Path | None) -> Path:
+    """The study's directory."""
+    return out or Path("runs") / f"study-{name}"

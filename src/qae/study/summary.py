@@ -1,0 +1,281 @@
+"""From run directories to one record of a study, small enough to commit, and from that record to its answers."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qae.detect import detect_from_metrics
+from qae.evaluation.estimators import paired_difference, pass_at_k
+from qae.records import atomic_write, read_metrics
+from qae.study.plan import Question, StudyConfig
+from qae.study.runner import RunState
+from qae.study.statistics import Difference, compare, crossed_interval, judge
+from qae.study.worker import FINISHED
+
+SCHEMA = 1
+CURVE_POINTS = 40
+# Means over a run's steps that say how an arm works.
+MEANS = (
+    "advantage/zero_frac", "advantage/positive_frac", "advantage/negative_frac", "tokens/kept_frac", "grad_norm",
+    "clip_ratio/low_mean", "clip_ratio/high_mean", "frac_reward_zero_std", "completions/mean_length",
+)  # fmt: skip
+Record = dict[str, Any]
+
+
+def record_of(config: StudyConfig, states: Sequence[RunState]) -> Record:
+    """The record of a study: what was asked, what its finished runs measured, and the answers.
+
+    Args:
+        config: the study.
+        states: its runs; those that are not finished are counted and left out.
+    """
+    runs = [run_record(state, config.metrics) for state in states if state.state == "finished"]
+    return answered({
+        "schema": SCHEMA,
+        "study": config.model_dump(mode="json"),
+        "planned": len(states),
+        "runs": runs,
+    })  # fmt: skip
+
+
+def answered(record: Record) -> Record:
+    """The record with its comparisons and answers computed from its runs, again if they are there."""
+    config = StudyConfig.model_validate(record["study"])
+    runs: list[Record] = record["runs"]
+    comparisons = [
+        line
+        for block in config.blocks
+        for metric in config.metrics
+        for line in _compare_block(config, runs, block, metric)
+    ]
+    answers = [_answer(config, runs, comparisons, question) for question in config.questions]
+    return record | {"comparisons": comparisons, "answers": answers, "cells": _cells(config, runs)}
+
+
+def run_record(state: RunState, metrics: Sequence[str]) -> Record:
+    """What is kept of one run."""
+    lines = read_metrics(state.directory)
+    evaluations = [line for line in lines if any(key.startswith("eval/") for key in line)]
+    train = [line for line in lines if line not in evaluations]
+    verdict = detect_from_metrics(train)
+    ended = json.loads((state.directory / FINISHED).read_text(encoding="utf-8"))
+    last = evaluations[-1] if evaluations else {}
+    stride = max(1, -(-len(train) // CURVE_POINTS))
+    samples = last.get("eval/samples", 0)
+    return {
+        "arm": state.run.arm,
+        "block": state.run.block,
+        "seed": state.run.seed,
+        "policy": state.run.config.policy.path,
+        "ended": ended["ended"],
+        "steps": train[-1]["step"] if train else 0,
+        "minutes": _rounded(lines[-1].get("seconds", 0.0) / 60) if lines else None,
+        "entropy_verdict": verdict.kind,
+        "entropy_onset": verdict.onset_step,
+        "eval": {
+            "step": [line["step"] for line in evaluations],
+            "tokens": [_total(train, line["step"], "tokens/updated") for line in evaluations],
+            "seconds": [_rounded(_total(train, line["step"], "seconds/step")) for line in evaluations],
+            **{metric: [_rounded(line.get(metric)) for line in evaluations] for metric in metrics},
+        },
+        "entropy": {
+            "step": [line["step"] for line in train[::stride]],
+            "nats": [_rounded(line.get("entropy")) for line in train[::stride]],
+        },
+        "means": {key: _rounded(_mean([line.get(key) for line in train])) for key in MEANS},
+        "samples": samples,
+        "correct": [round(rate * samples) for _, rate in sorted(last.get("eval/rates", {}).items())],
+    }
+
+
+def write_record(record: Record, path: Path) -> None:
+    """One line a run, so that a change of one run is a change of one line."""
+    head = {key: value for key, value in record.items() if key not in ("runs", "comparisons", "answers", "cells")}
+    parts = [json.dumps(head)[:-1]]
+    for key in ("runs", "comparisons", "answers", "cells"):
+        items = ",\n".join(json.dumps(item, separators=(",", ":")) for item in record[key])
+        parts.append(f'"{key}": [\n{items}\n]')
+    atomic_write(path, ",\n".join(parts) + "}\n")
+
+
+def read_record(path: Path) -> Record:
+    """A kept record, with its answers computed anew.
+
+    Raises:
+        ValueError: it is no record of a study, or a newer qae wrote it.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no summary of a study: {error}") from None
+    if not isinstance(record, dict) or "study" not in record:
+        raise ValueError(f"{path} is no summary of a study; give the summary.json that `qae study` wrote")
+    if record.get("schema", 0) > SCHEMA:
+        raise ValueError(f"{path} was written by a newer qae; upgrade to read it")
+    return answered(record)
+
+
+def _compare_block(config: StudyConfig, runs: Sequence[Record], block: str, metric: str) -> list[Record]:
+    """One line for each arm of a block but the baseline."""
+    base = _by_seed(runs, config.baseline, block)
+    treated = {arm: _by_seed(runs, arm, block) for arm in config.arms if arm != config.baseline}
+    pairs = {arm: _pairs(base, own, metric) for arm, own in treated.items()}
+    found = compare({arm: [b - a for a, b in values.values()] for arm, values in pairs.items()})
+    return [
+        _line(config, difference, len(found), metric)
+        | {"block": block, "arm": arm, "against": config.baseline, "seeds": list(pairs[arm])}
+        | _over_problems([base[s] for s in pairs[arm]], [treated[arm][s] for s in pairs[arm]], metric)
+        for arm, difference in found.items()
+    ]
+
+
+def _line(config: StudyConfig, difference: Difference, comparisons: int, metric: str) -> Record:
+    decision = config.decision
+    kind, words = judge(difference, comparisons=comparisons, margin=decision.margins.get(metric), alpha=decision.alpha)
+    numbers = {key: _rounded(value) for key, value in asdict(difference).items() if key != "values"}
+    values = [_rounded(value) for value in difference.values]
+    return {"metric": metric, **numbers, "values": values, "kind": kind, "words": words}
+
+
+def _answer(config: StudyConfig, runs: Sequence[Record], comparisons: Sequence[Record], question: Question) -> Record:
+    metric = question.metric or config.decision.metric
+    against = question.against or config.baseline
+    block = _best(config, runs, question.arm, config.block_of(question))
+    against_block = _best(config, runs, against, question.against_block or config.block_of(question))
+    asked = {"ask": question.ask, "expect": question.expect, "why": question.why, "metric": metric, "arm": question.arm}
+    asked |= {"block": block, "against": against, "against_block": against_block}
+    planned = next(
+        (
+            line
+            for line in comparisons
+            if (line["arm"], line["block"], line["metric"], line["against"]) == (question.arm, block, metric, against)
+            and block == against_block
+        ),
+        None,
+    )
+    if planned is None:
+        base, own = _by_seed(runs, against, against_block), _by_seed(runs, question.arm, block)
+        pairs = _pairs(base, own, metric)
+        if not pairs:
+            return asked | {"kind": "not run", "answer": "not run yet"}
+        difference = compare({"": [b - a for a, b in pairs.values()]})[""]
+        planned = _line(config, difference, 1, metric)
+        planned |= _over_problems([base[s] for s in pairs], [own[s] for s in pairs], metric)
+    kept = {key: planned[key] for key in ("kind", "words", "mean", "low", "high", "p", "p_holm", "values")}
+    return asked | kept | {"answer": _spoken(question.expect, planned["kind"])}
+
+
+def _spoken(expected: str, kind: str) -> str:
+    """The answer in a few words, against what was expected."""
+    if kind in ("open", "not run"):
+        return kind if kind == "open" else "not run yet"
+    hint, side = kind.startswith("hint"), kind.removeprefix("hint ")
+    found = "no difference" if side == "same" else side
+    if expected == "nothing":
+        return f"hint: {found}" if hint else found
+    agrees = "as expected" if side == expected else "against the expectation"
+    return f"{'hint, ' if hint else ''}{agrees}: {found}"
+
+
+def _best(config: StudyConfig, runs: Sequence[Record], arm: str, block: str) -> str:
+    """The block itself, or the arm's best one by the deciding metric's mean, so that both sides are tuned."""
+    if block != "best":
+        return block
+    sign = 1 if config.decision.better == "higher" else -1
+
+    def mean(name: str) -> float:
+        values = [_end(run, config.decision.metric) for run in _by_seed(runs, arm, name).values()]
+        known = [value for value in values if value is not None]
+        return sign * statistics.fmean(known) if known else -float("inf")
+
+    return max(config.blocks, key=mean)
+
+
+def _cells(config: StudyConfig, runs: Sequence[Record]) -> list[Record]:
+    """One line for each arm and block: means over its seeds at the end, what it cost, how its entropy went."""
+    found: list[Record] = []
+    for block in config.blocks:
+        for arm in config.arms:
+            own = list(_by_seed(runs, arm, block).values())
+            verdicts = [run["entropy_verdict"] for run in own]
+            found.append(
+                {
+                    "block": block,
+                    "arm": arm,
+                    "planned": config.seeds_of(arm, block),
+                    "finished": len(own),
+                    "metrics": {m: _rounded(_mean([_end(run, m) for run in own])) for m in config.metrics},
+                    "tokens": _rounded(_mean([run["eval"]["tokens"][-1] for run in own if run["eval"]["tokens"]])),
+                    "seconds": _rounded(_mean([run["eval"]["seconds"][-1] for run in own if run["eval"]["seconds"]])),
+                    "means": {key: _rounded(_mean([run["means"].get(key) for run in own])) for key in MEANS},
+                    "entropy": {kind: verdicts.count(kind) for kind in sorted(set(verdicts))},
+                    "stopped": sum(run["ended"] != "all steps" for run in own),
+                }
+            )
+    return [cell for cell in found if cell["planned"]]
+
+
+def _by_seed(runs: Sequence[Record], arm: str, block: str) -> dict[int, Record]:
+    return {run["seed"]: run for run in runs if run["arm"] == arm and run["block"] == block}
+
+
+def _pairs(base: Mapping[int, Record], own: Mapping[int, Record], metric: str) -> dict[int, tuple[float, float]]:
+    """Seed -> (baseline, treatment), of the seeds that both have."""
+    both: dict[int, tuple[float, float]] = {}
+    for seed in sorted(base.keys() & own.keys()):
+        a, b = _end(base[seed], metric), _end(own[seed], metric)
+        if a is not None and b is not None:
+            both[seed] = a, b
+    return both
+
+
+def _end(run: Record, metric: str) -> float | None:
+    """The last evaluation's value; a run that stopped early keeps what it had."""
+    known = [value for value in run["eval"].get(metric, []) if value is not None]
+    return known[-1] if known else None
+
+
+def _over_problems(base: Sequence[Record], own: Sequence[Record], metric: str) -> Record:
+    """Intervals over problems (these seeds), and over seeds and problems, where the metric is a pass rate."""
+    k = metric.removeprefix("eval/pass@")
+    same = {len(run["correct"]) for run in (*base, *own)}
+    if not k.isdigit() or len(same) != 1 or not same.pop():
+        return {}
+    if any(run["samples"] < int(k) for run in (*base, *own)):
+        return {}
+
+    def rates(run: Record) -> list[float]:
+        return [pass_at_k(run["samples"], correct, int(k)) for correct in run["correct"]]
+
+    table = [
+        [b - a for a, b in zip(rates(first), rates(second), strict=True)]
+        for first, second in zip(base, own, strict=True)
+    ]
+    by_problem = [statistics.fmean(column) for column in zip(*table, strict=True)]
+    problems = paired_difference([0.0] * len(by_problem), by_problem)
+    both = crossed_interval(table) or (None, None)
+    return {
+        "problems_low": _rounded(problems.low),
+        "problems_high": _rounded(problems.high),
+        "both_low": _rounded(both[0]),
+        "both_high": _rounded(both[1]),
+        "won": problems.won,
+        "lost": problems.lost,
+    }
+
+
+def _total(train: Sequence[Record], step: int, key: str) -> float:
+    return sum(line.get(key) or 0 for line in train if line["step"] <= step)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _rounded(value: float | None) -> float | None:
+    """Five significant digits."""
+    return None if value is None else float(f"{value:.5g}")

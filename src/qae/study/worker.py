@@ -1,0 +1,109 @@
+"""One run of a study in a process of its own: `python -m qae.study.worker RUN_DIRECTORY`.
+
+The run directory holds planned.yaml, the run's whole configuration. A run that was begun continues from its newest
+checkpoint, a finished one is left alone. When whoever started the process is gone the run stops after its step and
+saves, so that a killed study leaves nothing running.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qae.records import RunWriter, atomic_write, read_metrics
+from qae.trainer.config import TrainConfig
+
+FINISHED, PLANNED, LOCK = "finished.json", "planned.yaml", ".lock"
+TO_BE_CONTINUED = 75
+
+
+def main(run_dir: Path) -> int:
+    """Do the run, or the rest of it; the process's exit code."""
+    with _alone(run_dir):
+        if (run_dir / FINISHED).is_file():
+            return 0
+        threading.Thread(target=_stop_with_parent, daemon=True).start()
+        return execute(run_dir)
+
+
+def execute(run_dir: Path) -> int:
+    """Train to the end and say how it ended, in finished.json."""
+    from qae.engines.dispatch import train
+    from qae.trainer.checkpoint import checkpoints, read_progress
+    from qae.trainer.loop import EntropyAlarm, Interrupted, NothingToLearn
+
+    config = TrainConfig.load(str(run_dir / PLANNED))
+    saved = checkpoints(run_dir)
+    ended = "all steps"
+    if not (saved and read_progress(saved[-1])[0].step >= config.steps):
+        try:
+            resume = run_dir if (run_dir / "config.yaml").is_file() else None
+            train(config, run_dir=run_dir, resume=resume)
+        except Interrupted:
+            return TO_BE_CONTINUED
+        except NothingToLearn:
+            ended = "nothing to learn"
+        except EntropyAlarm:
+            ended = "entropy"
+    if ended != "all steps" and config.eval.problems:
+        evaluate_stopped(run_dir, config)
+    steps = [line["step"] for line in read_metrics(run_dir)]
+    atomic_write(run_dir / FINISHED, json.dumps({"ended": ended, "step": max(steps, default=0)}) + "\n")
+    return 0
+
+
+def evaluate_stopped(run_dir: Path, config: TrainConfig) -> None:
+    """Evaluate the policy of a run that stopped before its last step: it counts, too."""
+    from qae.evaluation.heldout import evaluate_heldout
+    from qae.policies import load_policy
+    from qae.sampling import make_engine
+    from qae.tasks import make_task
+    from qae.trainer.batch import train_params
+    from qae.trainer.checkpoint import checkpoints, read_progress
+
+    saved = checkpoints(run_dir)[-1]
+    progress, about = read_progress(saved)
+    policy = load_policy(str(saved), dtype=about["compute_dtype"], device=config.policy.device)
+    task, engine = make_task(config.task.model_dump(), config.seed), make_engine(config.rollout.engine, policy)
+    engine.refresh()
+    params = replace(train_params(config, task), temperature=config.eval.temperature, top_p=config.eval.top_p)
+    found: dict[str, Any] = evaluate_heldout(
+        engine,
+        task,
+        policy.tokenizer,
+        task.heldout_items(config.eval.problems),
+        samples=config.eval.samples,
+        params=params,
+        seed=config.seed,
+    )
+    RunWriter(run_dir).append_metrics({"step": progress.step, "seconds": progress.seconds, **found})
+
+
+@contextmanager
+def _alone(run_dir: Path) -> Generator[None]:
+    """Wait until no other process works on the run: after a kill, the old one may still be saving."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    with (run_dir / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _stop_with_parent() -> None:
+    """The parent holds the other end of stdin; when it is gone, stop as after Ctrl-C."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

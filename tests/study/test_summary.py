@@ -1,0 +1,162 @@
+"""From runs to answers: made-up runs whose truth is known, the record, its views, and drawing again."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from fake_study import fake_study, write_run, write_runs
+from qae.report.figures import figures_of
+from qae.report.study import study_markdown, study_page
+from qae.study.command import redraw, write_views
+from qae.study.plan import StudyConfig
+from qae.study.runner import states_of
+from qae.study.summary import answered, read_record, record_of, write_record
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    study = fake_study()
+    return record_of(study.config, write_runs(study, tmp_path_factory.mktemp("study")))
+
+
+def line(record, block, arm, metric="eval/pass@1"):
+    (found,) = [c for c in record["comparisons"] if (c["block"], c["arm"], c["metric"]) == (block, arm, metric)]
+    return found
+
+
+def test_the_effect_is_found_where_it_is_and_nowhere_else(record):
+    better = line(record, "stale", "better")
+    assert better["kind"] == "higher"
+    assert better["mean"] == pytest.approx(0.2, abs=0.03)
+    assert better["low"] < 0.2 < better["high"]
+    assert better["p"] == 2 / 2**8
+    assert better["p_holm"] == 4 / 2**8
+    assert better["won"] + better["lost"] <= 96
+    assert better["won"] > 80
+    assert better["both_low"] < better["low"] + 0.01 < better["mean"]
+    for block, arm in (("near", "better"), ("near", "same"), ("stale", "same")):
+        assert line(record, block, arm)["kind"] == "same"
+
+
+def test_pairing_takes_out_what_the_seeds_share(record):
+    """The seeds differ by far more than the paired differences do."""
+    same = line(record, "near", "same")
+    ends = [run["eval"]["eval/pass@1"][-1] for run in record["runs"] if run["arm"] == "same" and run["block"] == "near"]
+    assert same["high"] - same["low"] < (max(ends) - min(ends)) / 2
+
+
+def test_questions_are_answered_beside_what_was_expected(record):
+    answers = {answer["ask"]: answer for answer in record["answers"]}
+    assert answers["Is it better when stale?"]["answer"] == "as expected: higher"
+    assert answers["Is the same the same?"]["answer"] == "as expected: no difference"
+    best = answers["Better than the same?"]
+    assert best["block"] == "stale"
+    assert best["answer"] == "against the expectation: higher"
+
+
+def test_costs_are_counted(record):
+    run = record["runs"][0]
+    assert run["eval"]["step"] == [0, 10, 20]
+    assert run["eval"]["tokens"] == [0, 1000, 2000]
+    assert run["eval"]["seconds"] == [0, 50, 100]
+    assert record["cells"][0]["means"]["advantage/zero_frac"] == 0.75
+
+
+def test_the_entropy_s_verdict_is_there_for_each_run(tmp_path):
+    study = fake_study(seeds=1)
+    states = write_runs(study, tmp_path)
+    target = next(s for s in states if (s.run.arm, s.run.block) == ("better", "near"))
+    for path in sorted(target.directory.glob("*")):
+        if path.is_file():
+            path.unlink()
+    write_run(target.directory, 0.2, target.run, explodes=True)
+    cells = record_of(study.config, states_of(study, tmp_path))["cells"]
+    found = {(cell["block"], cell["arm"]): cell["entropy"] for cell in cells}
+    assert found["near", "better"] == {"explosion": 1}
+    assert found["near", "mean"] == {"healthy": 1}
+
+
+def test_runs_that_are_not_there_are_said_to_be_missing(tmp_path):
+    study = fake_study(seeds=1)
+    record = record_of(study.config, states_of(study, tmp_path))
+    assert record["planned"] == 6
+    assert [answer["answer"] for answer in record["answers"]] == ["not run yet"] * 3
+    assert "0 of 6 runs finished" in study_markdown(record)
+    assert "No run is finished yet." in study_page(record)
+    assert figures_of(record) == {}
+
+
+def test_three_seeds_give_hints(tmp_path):
+    study = fake_study(seeds=3)
+    record = record_of(study.config, write_runs(study, tmp_path))
+    assert line(record, "stale", "better")["kind"] == "hint higher"
+    assert record["answers"][0]["answer"] == "hint, as expected: higher"
+    assert "a hint, no verdict" in study_markdown(record)
+
+
+def test_a_kept_record_says_the_same_again_and_is_small(record, tmp_path):
+    write_record(record, tmp_path / "summary.json")
+    again = read_record(tmp_path / "summary.json")
+    assert again == json.loads(json.dumps(record))
+    assert (tmp_path / "summary.json").stat().st_size < 1500 * len(record["runs"])
+    assert "/" not in "".join(run["policy"] for run in again["runs"])
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"x\.json is no summary of a study; give the summary\.json that"):
+        read_record(tmp_path / "x.json")
+    with pytest.raises(ValueError, match=r"none\.json is no summary of a study"):
+        read_record(tmp_path / "none.json")
+
+
+def test_answers_are_computed_anew_from_the_kept_runs(record):
+    """What is kept of answers cannot be edited by hand: only the runs count."""
+    forged = record | {"answers": [answer | {"answer": "as expected: higher"} for answer in record["answers"]]}
+    assert answered(forged) == record
+
+
+def test_views(record, tmp_path):
+    write_record(record, tmp_path / "kept" / "summary.json")
+    told = []
+    redraw([tmp_path / "kept" / "summary.json"], out=tmp_path / "out", tell=told.append)
+    assert told == [str(tmp_path / "out" / "fake")]
+    svgs = sorted(path.stem for path in (tmp_path / "out" / "fake" / "figures").glob("*.svg"))
+    assert svgs == [
+        "entropy-differences", "entropy-step", "pass1-differences", "pass1-seconds", "pass1-step", "pass1-tokens",
+        "pass16-differences", "pass16-step", "train-entropy-step",
+    ]  # fmt: skip
+    for name, svg in figures_of(record).items():
+        root = ET.fromstring(svg)
+        assert root.tag.endswith("svg"), name
+        assert "nan" not in svg
+    page = (tmp_path / "out" / "fake" / "report.html").read_text()
+    assert page.index("Asked before the runs") < page.index("Differences from mean") < page.index("<svg")
+    assert "as expected: higher" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+
+
+def test_a_figure_of_an_older_record_goes_away(record, tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "old.svg").write_text("")
+    write_views(record, tmp_path)
+    assert not (tmp_path / "figures" / "old.svg").exists()
+
+
+def test_curves_have_one_line_an_arm_and_one_panel_a_block(record):
+    svg = figures_of(record)["pass1-step"]
+    assert svg.count("<polyline") == 6
+    assert svg.count("<polygon") == 6
+    dots = figures_of(record)["pass1-differences"]
+    assert dots.count('r="4"') == 4
+    assert dots.count('r="2"') == 4 * 8
+
+
+def test_hostile_words_do_not_reach_the_page_as_markup(record):
+    study = record["study"] | {"question": '<script>alert("x")</script>', "notes": "<img src=x>"}
+    assert StudyConfig.model_validate(study)
+    page = study_page(record | {"study": study})
+    assert "<script" not in page
+    assert "<img" not in page
