@@ -71,7 +71,8 @@ def list_hosts() -> list[Finding]:
         distribution = {"trl": "trl", "verl": "verl"}.get(name) or PEERS[name].distribution
         here = installed(distribution)
         status = recorded.get(name)
-        seen = f"adapter {status.sentence()}" if status else "adapter experimental: never run"
+        untried = "see docs/hosts/verl.md" if name == "verl" else "adapter experimental: never run"
+        seen = f"adapter {status.sentence()}" if status else untried
         findings.append(Finding("ok" if here else "note", name, f"{here or 'not installed'}; {seen}"))
     return findings
 

@@ -11,6 +11,9 @@ from typing import Literal, cast
 RECORDED = Path(__file__).with_name("status.json")
 RECORD_VARIABLE = "QAE_RECORD_HOSTS"
 
+# on whose pages others stand too
+FORKS = {"slime": ("miles",)}
+
 Level = Literal["trained", "own code", "source read"]
 
 
@@ -92,8 +95,11 @@ def status_line(host: str) -> str:
     Args:
         host: name of the adapter.
     """
-    status = statuses().get(host)
-    return f"**Status**: {status.sentence()}." if status else "**Status**: EXPERIMENTAL: never run by our tests."
+    recorded = statuses()
+    if host not in recorded:
+        return "**Status**: EXPERIMENTAL: never run by our tests."
+    forks = "".join(f" {fork}: {recorded[fork].sentence()}." for fork in FORKS.get(host, ()) if fork in recorded)
+    return f"**Status**: {recorded[host].sentence()}.{forks}"
 
 
 def warn_if_experimental(host: str) -> None:
