@@ -89,7 +89,7 @@ class Trackers:
         self._each(lambda tracker: tracker.close())
         self._open.clear()
 
-    def _each(self, act: Callable[[Tracker], None]) -> None:
+    def _each(self, act: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._open.items()):
             try:
                 act(tracker)

@@ -169,6 +169,7 @@ def test_sizes_none_rewards_and_empty_groups(tmp_path: Path) -> None:
     found = audit_paths([dump])
     assert found["sizes"] == {"8": 1, "4": 1, "1": 1, "0": 1}
     text = "\n".join(found["warnings"])
+    assert "0 all wrong, 0 all right, 2 mixed, 1 of one completion" in audit_text(found)
     assert "1 groups have one member and get advantage 0" in text
     assert "1 groups have no scored completion" in text
     assert "1 completions have no reward" in text

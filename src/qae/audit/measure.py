@@ -4,7 +4,7 @@ Adam on samples that change from step to step cannot tell what a baseline does t
 put back before each baseline, and entropy is taken on contexts that stay the same: completions of held-out problems.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class EntropyStep:
 
 
 def measure_entropy_steps(
-    run_dir: Path, *, relative_step: float = 1e-4, tell: Callable[[str], None] = lambda text: None
+    run_dir: Path, *, relative_step: float = 1e-5, tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """Take one small plain gradient step from a run's newest checkpoint under each baseline, and put it back.
 
@@ -187,7 +187,7 @@ class _Tokens:
 
 
 @contextmanager
-def _moved(policy: Policy, direction: list[Tensor], step_size: float) -> Iterator[None]:
+def _moved(policy: Policy, direction: list[Tensor], step_size: float) -> Generator[None]:
     """The policy after one step along `direction`, and as it was again afterwards."""
     parameters = _trained(policy)
     kept = [p.detach().clone() for p in parameters]

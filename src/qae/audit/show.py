@@ -49,8 +49,10 @@ def _pass_rates(record: Record) -> str:
     most = max(counts.values())
     lines = [f"{name:>7}  {'#' * round(40 * count / most):<40} {count}" for name, count in counts.items()]
     flat = record["flat"]
-    mixed = total - flat["all_wrong"] - flat["all_right"]
+    single = record["sizes"].get("1", 0)
+    mixed = total - flat["all_wrong"] - flat["all_right"] - single
     told = f"{flat['all_wrong']} all wrong, {flat['all_right']} all right, {mixed} mixed"
+    told += f", {single} of one completion" if single else ""
     return "Groups by pass rate\n\n" + "\n".join(lines) + f"\n\n{told}"
 
 

@@ -8,7 +8,7 @@ times (advantage - its mean): its mean is the covariance that drives the entropy
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -160,7 +160,8 @@ class TokenStore:
         top = _top(entropies)
         among_top = Counter(tokens[i] for i in top)
         counts = Counter(tokens)
-        sums, covariance, known = Counter[int](), Counter[int](), Counter[int]()
+        known = Counter[int]()
+        sums, covariance = defaultdict[int, float](float), defaultdict[int, float](float)
         for p in parts:
             for token, entropy, term in zip(p.tokens, p.entropies, _covariances(p), strict=True):
                 sums[token] += entropy
@@ -177,7 +178,7 @@ class TokenStore:
                 "top_frac": among_top[token] / counts[token],
                 "covariance": covariance[token] / known[token] if known[token] else None,
             }
-            for token, entropy in sums.most_common(SHOWN)
+            for token, entropy in sorted(sums.items(), key=lambda item: -item[1])[:SHOWN]
         ]
         moving = sorted(known, key=lambda token: -abs(covariance[token]))[:SHOWN]
         return {
