@@ -133,7 +133,7 @@ def test_arms_are_compared_on_the_same_problems(runs: dict[str, Path]) -> None:
 def test_an_explosion_is_told_with_its_evidence(runs: dict[str, Path]) -> None:
     text = write_markdown([runs["k80"]])
     assert re.search(r"Entropy exploded: it left 0\.2\d? nats at about step (1\d|2\d)", text)
-    assert re.search(r"By step (2|3)\d the history was enough to say so\. Before and after the onset: ", text)
+    assert re.search(r"By step [34]\d the history was enough to say so\. Before and after the onset: ", text)
     assert "share of completions cut off at the token limit" in text
 
 
