@@ -14,7 +14,7 @@ export TRL_PYTHON
 # What `make train` trains: make train ARGS="stage steps=20"
 ARGS   ?=
 
-.PHONY: install train test test-hosts test-host-verl test-host-trl test-host-tunix check check-long bench docs clean
+.PHONY: install train test test-hosts test-host-verl test-host-trl test-host-tunix check check-long bench docs study-figures clean
 
 install: $(VENV)/.installed-core
 
@@ -98,6 +98,11 @@ bench: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Tables and figures of docs/study.md, from the kept summaries.
+study-figures: install
+	@test -n "$(wildcard studies/results/*.json)" || { echo "no summary in studies/results yet: run a study, keep its summary.json" >&2; exit 1; }
+	$(BIN)/qae study --redraw $(sort $(wildcard studies/results/*.json)) --out docs/study
 
 clean:
 	rm -rf $(VENV) $(VERL) $(TRL) $(TUNIX) build dist site .pytest_cache .ruff_cache .import_linter_cache
