@@ -28,6 +28,8 @@ PARTS = {
     "length": "Lengths",
     "time": "Time",
 }
+# in the bar at the top, where all names must fit beside the buttons
+SHORT = {"advantages": "Groups", "update": "Update", "whatif": "Baselines"}
 
 
 def write_report(run_dirs: list[Path], out: Path, *, title: str | None = None) -> Path:
@@ -124,7 +126,7 @@ def _page(title: str, arms: list[Arm], data: dict[str, Any], tally: ReadTally) -
     links = {"happened": "What happened", **parts}
     links |= ({"whatif": "Other baselines"} if whatif else {}) | ({"completions": "Completions"} if samples else {})
     links["notes"] = "Notes"
-    nav = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in links.items())
+    nav = "".join(f'<a href="#{key}">{escape(SHORT.get(key, name))}</a>' for key, name in links.items())
     below = {"tokens": tokens_html(arms)}
     charts = "".join(_part(key, name, arms, below.get(key, "")) for key, name in parts.items())
     # "</" and "<!--" must not end the script element early, whatever a completion holds

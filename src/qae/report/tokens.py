@@ -1,6 +1,7 @@
 """Tokens that carry the entropy, words of doubt, and the measured step: what the audit of a run says about them."""
 
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from qae.report.runs import Arm, rounded
@@ -62,16 +63,18 @@ def _steps(found: Record) -> str:
     if not found.get("steps"):
         return ""
     said = (
-        f"One small plain gradient step from {found['checkpoint']} under each baseline, on the same "
-        f"{found['completions']} completions; entropy of {found['heldout_tokens']:,} tokens of held-out problems, in "
+        f"One small plain gradient step from checkpoint {Path(found['checkpoint']).name} under each baseline, on the "
+        f"same {found['completions']} completions; entropy of {found['heldout_tokens']:,} tokens of held-out problems, in "
         "millionths of a nat."
     )
     head = ("baseline", "gradient norm", "predicted on the batch", "predicted, held out", "measured, held out")
+    head += ("paper's identity, nats a logit step", "centred, likewise")
     rows = [
         [
             escape(str(line["baseline"])),
             f"{line['gradient_norm']:.3g}",
             *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
+            *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
         ]
         for line in found["steps"]
     ]
