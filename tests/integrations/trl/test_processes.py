@@ -69,7 +69,7 @@ def test_a_group_on_two_processes_is_one_group(tmp_path, rows):
         rewards, advantages = logged(tmp_path / "on", step)
         assert len(rewards) == 2 * rows
         expected = quantile_advantages(rewards[:, 0], torch.arange(2 * rows) // 8, 0.4, divisor="n-1", eps=1e-4)
-        torch.testing.assert_close(advantages, expected.double(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(advantages.float(), expected, rtol=0, atol=1e-6)
         received = torch.cat([rank["advantages"][step - 1] for rank in ranks])
         torch.testing.assert_close(received.sort().values, expected.sort().values, rtol=0, atol=1e-6)
     assert all(torch.equal(a, b) for a, b in zip(ranks[0]["grads"], ranks[1]["grads"], strict=True))

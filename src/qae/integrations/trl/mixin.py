@@ -185,7 +185,8 @@ class QuantileMixin(_Host):
             asked += most
             refills += 1
         kept.append(refill.take_rows(spare, torch.arange(missing * size)))
-        joined = refill.join_batches(kept, self.pad_token_id)
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        joined = refill.join_batches(kept, tokenizer.pad_token_id)
         tokens = joined["completion_mask"] * joined.get("tool_mask", 1)
         joined["num_items_in_batch"] = self.accelerator.gather(tokens.sum()).sum()
         metrics, device = self._metrics["train"], self.accelerator.device
