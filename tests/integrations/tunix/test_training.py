@@ -69,8 +69,8 @@ def train(estimator: str, *, variant: str = "GRPOConfig"):
     seen: list = []
     learner, actor = make_learner(estimator, seen, variant=variant)
     before = jax.tree.map(np.array, nnx.state(actor, nnx.Param))
-    data = [{"prompts": ["input string", "hello world"]}, {"prompts": ["Hello there", "My name is Morgane"]}]
-    learner.train(data)
+    prompts = (["input string", "hello world"], ["Hello there", "My name is Morgane"])
+    learner.train([{"prompts": np.array(batch)} for batch in prompts])
     after = jax.tree.map(np.array, nnx.state(actor, nnx.Param))
     moved = [float(abs(a - b).max()) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
     rewards = torch.cat([torch.from_numpy(r) for r, _ in seen])
