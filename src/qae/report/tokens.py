@@ -9,6 +9,16 @@ from qae.report.whatif import Record, read_audit
 
 SHOWN = 12
 LONGEST = 40
+# of a measured step: heading, scale, form; an older audit holds fewer
+STEP_COLUMNS = {
+    "gradient_norm": ("gradient norm", 1, "{:.3g}"),
+    "own_predicted_nats": ("predicted, batch", 1e6, "{:+.2f}"),
+    "own_measured_nats": ("measured, batch", 1e6, "{:+.2f}"),
+    "predicted_nats": ("predicted, held out", 1e6, "{:+.2f}"),
+    "measured_nats": ("measured, held out", 1e6, "{:+.2f}"),
+    "identity_per_step": ("paper's identity", 1, "{:+.4f}"),
+    "centred_per_step": ("centred identity", 1, "{:+.4f}"),
+}
 
 
 def token_series(audit: Record | None) -> dict[str, list[float | None]]:
@@ -64,18 +74,13 @@ def _steps(found: Record) -> str:
         return ""
     said = (
         f"One small plain gradient step from checkpoint {Path(found['checkpoint']).name} under each baseline, on the "
-        f"same {found['completions']} completions; entropy of {found['heldout_tokens']:,} tokens of held-out problems, in "
-        "millionths of a nat."
+        f"same {found['completions']} completions; the entropy of their own tokens, and of {found['heldout_tokens']:,} "
+        "tokens of held-out problems, in millionths of a nat. Identities: for a step on the logits themselves."
     )
-    head = ("baseline", "gradient norm", "predicted on the batch", "predicted, held out", "measured, held out")
-    head += ("paper's identity, nats a logit step", "centred, likewise")
+    shown = {key: column for key, column in STEP_COLUMNS.items() if all(key in line for line in found["steps"])}
+    head = ("baseline", *(name for name, _, _ in shown.values()))
     rows = [
-        [
-            escape(str(line["baseline"])),
-            f"{line['gradient_norm']:.3g}",
-            *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
-            *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
-        ]
+        [escape(str(line["baseline"])), *(form.format(scale * line[key]) for key, (_, scale, form) in shown.items())]
         for line in found["steps"]
     ]
     return f"<p>{escape(said)}</p>{_table(head, rows)}"
