@@ -14,7 +14,7 @@ export TRL_PYTHON
 # What `make train` trains: make train ARGS="stage steps=20"
 ARGS   ?=
 
-.PHONY: install train test test-hosts test-host-verl test-host-trl test-host-tunix check check-long bench docs study-figures clean
+.PHONY: install train test test-hosts test-host-verl test-host-trl test-host-tunix check check-long bench docs study-policies study-figures clean
 
 install: $(VENV)/.installed-core
 
@@ -98,6 +98,11 @@ bench: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The tiny policy with other supervised seeds, for studies/knob.yaml.
+study-policies: install
+	@for seed in 10 20; do [ -e studies/policies/tiny-$$seed/model.safetensors ] || \
+		$(BIN)/python scripts/teach_tiny.py --seed $$seed --out studies/policies/tiny-$$seed || exit 1; done
 
 # Tables and figures of docs/study.md, from the kept summaries.
 study-figures: install

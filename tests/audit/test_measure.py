@@ -9,7 +9,9 @@ import torch
 from fake_parts import TextTask
 from qae.audit import measure
 from qae.audit.measure import measure_entropy_steps
+from qae.entropy import predicted_entropy_change
 from qae.policies import load_policy, save_policy
+from qae.sampling import Completion
 from qae.trainer import loop
 from qae.trainer.config import TrainConfig
 from tiny_models import random_policy
@@ -37,14 +39,33 @@ def test_predictions_are_the_first_order_of_what_is_measured(run: Path, monkeypa
     said: list[str] = []
     found = measure_entropy_steps(run, relative_step=1e-5, tell=said.append)
     names = [step["baseline"] for step in found["steps"]]
-    assert names == ["mean", "quantile K=0.2", "quantile K=0.4", "quantile K=0.6", "quantile K=0.8"]
+    assert names == ["mean", *(f"quantile K={k}" for k in (0.2, 0.4, 0.6, 0.8)), "fixed 0", "fixed 1"]
     assert len({step["step_size"] for step in found["steps"]}) == 1
     for step in found["steps"]:
         assert step["measured_nats"] == pytest.approx(step["predicted_nats"], rel=0.02, abs=1e-9)
+        assert step["own_measured_nats"] == pytest.approx(step["own_predicted_nats"], rel=0.02, abs=1e-9)
         assert step["measured_nats"] != 0.0
     larger = measure_entropy_steps(run, relative_step=1e-4)["steps"]
     assert larger[0]["predicted_nats"] == pytest.approx(10 * found["steps"][0]["predicted_nats"], rel=1e-6)
-    assert said[0].startswith("loading ") and said[-1] == "one step of quantile K=0.8"
+    assert said[0].startswith("loading ") and said[-1] == "one step of fixed 1"
+
+
+def test_the_two_predictions_are_those_of_a_step_on_the_logits() -> None:
+    """Averaged over y, for one context, they are `predicted_entropy_change` with and without centring."""
+    policy = random_policy()
+    policy.model.double()
+    prompt, size = [3, 4, 5], policy.model.config.vocab_size
+    every = [Completion(0, [y], "", torch.zeros(1), torch.zeros(1), False) for y in range(size)]
+    tokens = measure._Tokens(policy, [prompt], [0] * size, every, temperature=0.8)
+    drawn, expected, owners = tokens.surprises()
+    logits = policy.model(torch.tensor([prompt])).logits[0, -1].detach() / 0.8
+    advantages = torch.linspace(-1, 1, size, dtype=torch.float64)
+    probs = logits.softmax(-1)
+    assert owners.tolist() == list(range(size))
+    identity, centred = -(probs * advantages * drawn).sum(), -(probs * advantages * (drawn - expected)).sum()
+    for found, is_centred in ((identity, False), (centred, True)):
+        right = predicted_entropy_change(logits, advantages, 1.0, centred=is_centred)
+        torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
 
 
 def test_a_step_is_taken_back() -> None:

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+import threading
 
 import pytest
 
 from fake_study import fake_study, write_runs
-from qae.study import runner, view
+from qae.study import runner, view, worker
 from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
 from qae.study.worker import FINISHED
 from qae.trainer.keys import ConfigError
@@ -89,8 +89,11 @@ def test_a_stopped_study_saves_its_runs_and_goes_on(do, tmp_path):
     study = fake_study(seeds=1)
     states = open_study(study, tmp_path / "out")
 
+    sent = []
+
     def stop(states):
-        if sum(starts(states)) == 2:
+        if not sent and sum(starts(states)) == 2:
+            sent.append(True)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(StudyStopped, match=r"^stopped; the same command goes on from here$"):
@@ -147,19 +150,26 @@ def test_progress_in_words_and_as_a_table(tmp_path):
     assert len(table.rows) == 6
 
 
-def test_a_worker_leaves_a_finished_run_alone_and_waits_for_another(tmp_path):
-    """The lock: a worker that finds the run in use waits, then sees that nothing is left to do."""
+def test_a_worker_waits_until_the_run_is_free(tmp_path):
+    """After a kill the old worker may still be saving when the new one begins."""
     fcntl = pytest.importorskip("fcntl")
-    from qae.study.worker import LOCK, main
+    inside = []
 
-    with (tmp_path / LOCK).open("w") as held:
+    def enter():
+        with worker._alone(tmp_path):
+            inside.append(True)
+
+    thread = threading.Thread(target=enter)
+    with (tmp_path / worker.LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        command = [sys.executable, "-c", "import sys; from pathlib import Path; from qae.study.worker import main;"]
-        command[2] += "sys.exit(main(Path(sys.argv[1])))"
-        process = subprocess.Popen([*command, str(tmp_path)], stdin=subprocess.PIPE)
-        time.sleep(0.2)
-        assert process.poll() is None
-        (tmp_path / FINISHED).write_text(json.dumps({"ended": "all steps", "step": 1}))
-    assert process.wait(60) == 0
-    process.stdin.close()
-    assert main(tmp_path) == 0
+        thread.start()
+        thread.join(0.2)
+        assert not inside
+    thread.join(10)
+    assert inside
+
+
+def test_a_worker_leaves_a_finished_run_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "execute", lambda run_dir: pytest.fail("it was run again"))
+    (tmp_path / FINISHED).write_text(json.dumps({"ended": "all steps", "step": 1}))
+    assert worker.main(tmp_path) == 0

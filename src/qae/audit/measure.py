@@ -2,6 +2,9 @@
 
 Adam on samples that change from step to step cannot tell what a baseline does to the entropy; this can. The policy is
 put back before each baseline, and entropy is taken on contexts that stay the same: completions of held-out problems.
+
+Beside the measured change stand two predictions for a step on the logits themselves, from the same tokens: the paper's
+identity, which rises with the baseline, and the centred one of the true gradient, from which the baseline cancels.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -11,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from qae.advantages import mean_advantages, quantile_advantages
+from qae.advantages import fixed_advantages, mean_advantages, quantile_advantages
 from qae.policies import Policy, load_policy
 from qae.sampling import Completion, make_engine
 from qae.sampling.rng import row_key
@@ -22,12 +25,13 @@ from qae.tasks import make_task
 from qae.trainer.batch import Group, collect, train_params
 from qae.trainer.checkpoint import checkpoints
 from qae.trainer.config import TrainConfig
-from qae.trainer.packing import pack_padded, packed_logprobs
+from qae.trainer.packing import Packed, hidden_states, pack_padded, packed_logprobs
 
 KS = (0.2, 0.4, 0.6, 0.8)
 HELDOUT = 32
 HELDOUT_SAMPLES = 2
 ROWS_AT_ONCE = 16
+TOKENS_AT_ONCE = 256
 _STREAM = 7
 
 
@@ -42,6 +46,11 @@ class EntropyStep:
         predicted_nats: to first order: the gradient of the held-out entropy times the step.
         measured_nats: held-out entropy after the step minus before.
         own_predicted_nats: as predicted, for the entropy on the batch's own tokens.
+        own_measured_nats: entropy on the batch's own tokens after the step minus before.
+        identity_per_step: the paper's identity on those tokens, in nats for a logit step of size 1:
+            -mean(A pi_y (log pi_y + H)).
+        centred_per_step: likewise for the true gradient's logit step A (e_y - pi):
+            -mean(A (pi_y (log pi_y + H) - sum_v pi_v^2 (log pi_v + H))).
     """
 
     baseline: str
@@ -50,6 +59,9 @@ class EntropyStep:
     predicted_nats: float
     measured_nats: float
     own_predicted_nats: float
+    own_measured_nats: float
+    identity_per_step: float
+    centred_per_step: float
 
 
 def measure_entropy_steps(
@@ -123,9 +135,11 @@ def _steps(
     ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.completions], dtype=torch.int64)
     baselines = {"mean": mean_advantages(rewards, ids)}
     baselines |= {f"quantile K={k:g}": quantile_advantages(rewards, ids, k) for k in KS}
+    baselines |= {f"fixed {b}": fixed_advantages(rewards, ids, baseline=b) for b in (0, 1)}
+    drawn, expected, owners = own.surprises()
     rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
     own_rises = own.gradient(lambda logprobs, entropies, rows: entropies)
-    before = contexts.entropy()
+    before, own_before = contexts.entropy(), own.entropy()
     found: list[EntropyStep] = []
     step_size = 0.0
     for name, advantages in baselines.items():
@@ -137,9 +151,22 @@ def _steps(
             length = sum(float(p.detach().double().square().sum()) for p in _trained(policy)) ** 0.5
             step_size = relative_step * length / norm
         with _moved(policy, direction, step_size):
-            measured = contexts.entropy() - before
+            measured, own_measured = contexts.entropy() - before, own.entropy() - own_before
         predicted, own_predicted = (step_size * _dot(g, direction) for g in (rises, own_rises))
-        found.append(EntropyStep(name, norm, step_size, predicted, measured, own_predicted))
+        weight = weights.double()[owners]
+        found.append(
+            EntropyStep(
+                baseline=name,
+                gradient_norm=norm,
+                step_size=step_size,
+                predicted_nats=predicted,
+                measured_nats=measured,
+                own_predicted_nats=own_predicted,
+                own_measured_nats=own_measured,
+                identity_per_step=-float((weight * drawn).mean()),
+                centred_per_step=-float((weight * (drawn - expected)).mean()),
+            )
+        )
     return found
 
 
@@ -176,14 +203,33 @@ class _Tokens:
             p.grad = None
         return gradients
 
+    @torch.no_grad()
+    def surprises(self) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"], Int[Tensor, " m"]]:
+        """Of each token y, pi_y (log pi_y + H) and its expectation over y; and the row that it belongs to."""
+        head: Any = self.policy.model.get_output_embeddings()
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for packed, owners in self._packings():
+            hidden = hidden_states(self.policy.model, packed).flatten(0, 1).index_select(0, packed.source)
+            for part in torch.arange(len(owners), device=owners.device).split(TOKENS_AT_ONCE):
+                logprobs = (head(hidden[part]) / self.temperature).double().log_softmax(-1)
+                probs = logprobs.exp()
+                surprise = probs * (logprobs - (probs * logprobs).sum(-1, keepdim=True))
+                drawn = surprise.gather(1, packed.targets[part][:, None])[:, 0]
+                found.append((drawn, (probs * surprise).sum(-1), owners[part]))
+        drawn, expected, owners = zip(*found, strict=True)
+        return torch.cat(drawn), torch.cat(expected), torch.cat(owners)
+
     def _parts(self) -> Iterator[tuple[Float[Tensor, " m"], Float[Tensor, " m"], Tensor]]:
+        for packed, owners in self._packings():
+            logprobs, entropies = packed_logprobs(self.policy, packed, self.temperature)
+            yield logprobs, entropies, owners
+
+    def _packings(self) -> Iterator[tuple[Packed, Int[Tensor, " m"]]]:
         for start in range(0, len(self.completions), ROWS_AT_ONCE):
             chunk = range(start, min(start + ROWS_AT_ONCE, len(self.completions)))
             ids = [self.completions[i] for i in chunk]
             packed = pack_padded(self.prompts, [self.rows[i] for i in chunk], ids, self.policy.device)
-            logprobs, entropies = packed_logprobs(self.policy, packed, self.temperature)
-            owners = torch.tensor([i for i in chunk for _ in self.completions[i]], device=self.policy.device)
-            yield logprobs, entropies, owners
+            yield packed, torch.tensor([i for i in chunk for _ in self.completions[i]], device=self.policy.device)
 
 
 @contextmanager

@@ -145,10 +145,12 @@ def _steps(found: Record) -> str:
             line["baseline"],
             f"{line['gradient_norm']:.3g}",
             *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
+            *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
         ]
         for line in found["steps"]
     ]
     header = ["baseline", "gradient", "on the batch, predicted", "held out, predicted", "held out, measured"]
+    header += ["paper's identity (nats a logit step)", "centred (likewise)"]
     return _table(
         f"Entropy change of one small gradient step from {found['checkpoint']} "
         f"({found['completions']} completions), in millionths of a nat",

@@ -8,7 +8,7 @@ from rich.console import Console
 from qae.records import atomic_write
 from qae.report.figures import figures_of
 from qae.report.study import study_markdown, study_page
-from qae.study.plan import load_study, plan_text
+from qae.study.plan import check_policies, load_study, plan_text
 from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
 from qae.study.summary import Record, read_record, record_of, write_record
 from qae.study.view import open_view
@@ -46,6 +46,8 @@ def conduct(path: Path, *, out: Path | None, jobs: int, console: Console, plain:
     """
     study = load_study(path)
     directory = place_of(study.config.name, out)
+    if not sum_up_only:
+        check_policies(study)
     states = open_study(study, directory)
     failure: StudyStopped | StudyFailed | None = None
     if not sum_up_only:

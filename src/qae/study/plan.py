@@ -111,6 +111,8 @@ class StudyConfig(Part):
     """Cells with another number of seeds; the last one that fits counts."""
     policies: tuple[str, ...] = ()
     """Initial policies; seed i starts from number i modulo their count. None: the base recipe's."""
+    prepare: str = ""
+    """Command that makes what the study needs beforehand, such as its policies."""
     metrics: tuple[str, ...] = ("eval/pass@1", "eval/pass@16", "eval/entropy")
     """Metrics compared, of the last evaluation."""
     decision: Decision
@@ -307,6 +309,8 @@ def plan_text(study: Study, *, jobs: int, finished: int = 0, begun: int = 0) -> 
     ]
     if finished or begun:
         lines.append(f"{finished} runs are finished, {begun} continue from a checkpoint")
+    if config.prepare:
+        lines.append(f"before the first run: {config.prepare}")
     lines += ["", f"decides: {config.decision.metric} of the last evaluation; {' '.join(config.decision.rule.split())}"]
     lines += [f"asked: {question.ask}" for question in config.questions]
     return "\n".join(lines)
@@ -314,6 +318,18 @@ def plan_text(study: Study, *, jobs: int, finished: int = 0, begun: int = 0) -> 
 
 def _hours(minutes: float) -> str:
     return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+
+
+def check_policies(study: Study) -> None:
+    """Refuse to begin while a directory that a run starts from is not there.
+
+    Raises:
+        ConfigError: names the directory and the command that makes it.
+    """
+    for policy in dict.fromkeys(run.config.policy.path for run in study.runs):
+        if "/" in policy and policy.startswith((".", "/", "policies/")) and not Path(policy).is_dir():
+            made = f"; make it first: {study.config.prepare}" if study.config.prepare else ""
+            raise ConfigError(f"no policy {policy}, from which runs of {study.config.name} start{made}")
 
 
 def check_kept(study: Study, kept: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -69,7 +70,7 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
         "arm": state.run.arm,
         "block": state.run.block,
         "seed": state.run.seed,
-        "policy": state.run.config.policy.path,
+        "policy": Path(state.run.config.policy.path).name,  # a kept record names no directory of a machine
         "ended": ended["ended"],
         "steps": train[-1]["step"] if train else 0,
         "minutes": _rounded(lines[-1].get("seconds", 0.0) / 60) if lines else None,
@@ -87,6 +88,7 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
         },
         "means": {key: _rounded(_mean([line.get(key) for line in train])) for key in MEANS},
         "samples": samples,
+        "problems": zlib.crc32(" ".join(sorted(last.get("eval/rates", {}))).encode()),
         "correct": [round(rate * samples) for _, rate in sorted(last.get("eval/rates", {}).items())],
     }
 
@@ -241,8 +243,7 @@ def _end(run: Record, metric: str) -> float | None:
 def _over_problems(base: Sequence[Record], own: Sequence[Record], metric: str) -> Record:
     """Intervals over problems (these seeds), and over seeds and problems, where the metric is a pass rate."""
     k = metric.removeprefix("eval/pass@")
-    same = {len(run["correct"]) for run in (*base, *own)}
-    if not k.isdigit() or len(same) != 1 or not same.pop():
+    if not k.isdigit() or len({run["problems"] for run in (*base, *own)}) != 1 or not base[0]["correct"]:
         return {}
     if any(run["samples"] < int(k) for run in (*base, *own)):
         return {}
