@@ -39,6 +39,11 @@ def coin(completions: list[str], **_: Any) -> list[float]:
     return [float(random.Random(c).random() < 0.35) for c in completions]
 
 
+def often_flat(completions: list[str], prompts: list[str], **_: Any) -> list[float]:
+    """Half of the prompts are all right, the others by chance."""
+    return [1.0 if len(p) % 2 else c for p, c in zip(prompts, coin(completions), strict=True)]
+
+
 def length(completions: list[str], **_: Any) -> list[float | None]:
     """A shaped reward that is None for some."""
     return [None if random.Random(c + "!").random() < 0.2 else -len(c) / 40 for c in completions]

@@ -18,9 +18,11 @@ WORKER = """
 import json, sys
 from pathlib import Path
 import torch
+import trl_cases
 from trl_cases import gradients, make_trainer
 out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-trainer = make_trainer(out, **options)
+reward = getattr(trl_cases, options.pop("reward", "coin"))
+trainer = make_trainer(out, reward_funcs=reward, **options)
 received = []
 loss = trainer._compute_loss
 trainer._compute_loss = lambda model, inputs: received.append(inputs["advantages"]) or loss(model, inputs)
@@ -83,7 +85,7 @@ def test_a_group_on_two_processes_is_one_group(tmp_path, rows):
 
 def test_dynamic_sampling_keeps_both_processes_together(tmp_path):
     options = {"per_device_train_batch_size": 8, "max_steps": 3, "dynamic_sampling_refills": 4, "quantile_k": 0.6}
-    ranks = run_two(tmp_path / "refill", num_generations_eval=8, **options)
+    ranks = run_two(tmp_path / "refill", reward="often_flat", **options)
     logs = ranks[0]["log"][:-1]
     assert any(log["groups/refills"] for log in logs)
     assert all(log["groups/kept"] <= 2 <= log["groups/asked"] for log in logs)

@@ -2,14 +2,9 @@
 
 import torch
 
-from trl_cases import MARKS, coin, gradients, make_trainer
+from trl_cases import MARKS, gradients, make_trainer, often_flat
 
 pytestmark = MARKS
-
-
-def often_flat(completions, prompts, **_):
-    """Half of the prompts are all right, the others by chance."""
-    return [1.0 if len(p) % 2 else c for p, c in zip(prompts, coin(completions), strict=True)]
 
 
 def test_flat_groups_are_replaced(tmp_path):
