@@ -58,7 +58,7 @@ def make_learner(estimator: str, seen: list, *, variant: str = "GRPOConfig"):
     learners = {"GRPOConfig": grpo_learner.GRPOLearner, "DAPOConfig": dapo_learner.DAPOLearner}
     config = configs[variant](advantage_estimator=estimator, num_generations=GROUP, num_iterations=1)
     options = {"rl_cluster": cluster, "algo_config": config, "reward_fns": reward, "metric_fns": [listen]}
-    return learners[variant](**options), actor
+    return learners[variant](**options)
 
 
 def train(estimator: str, *, variant: str = "GRPOConfig"):
@@ -67,11 +67,13 @@ def train(estimator: str, *, variant: str = "GRPOConfig"):
     from flax import nnx
 
     seen: list = []
-    learner, actor = make_learner(estimator, seen, variant=variant)
-    before = jax.tree.map(np.array, nnx.state(actor, nnx.Param))
+    learner = make_learner(estimator, seen, variant=variant)
+    trainer = learner.rl_cluster.actor_trainer
+    before = jax.tree.map(np.array, nnx.state(trainer.model, nnx.Param))
     prompts = (["input string", "hello world"], ["Hello there", "My name is Morgane"])
     learner.train([{"prompts": np.array(batch)} for batch in prompts])
-    after = jax.tree.map(np.array, nnx.state(actor, nnx.Param))
+    after = jax.tree.map(np.array, nnx.state(trainer.model, nnx.Param))
+    assert trainer.train_steps == 2
     moved = [float(abs(a - b).max()) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
     rewards = torch.cat([torch.from_numpy(r) for r, _ in seen])
     advantages = torch.cat([torch.from_numpy(a) for _, a in seen])
