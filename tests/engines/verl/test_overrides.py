@@ -169,6 +169,7 @@ def test_skipping_is_on_where_it_is_exact() -> None:
         (["policy.lora.r=4", "policy.lora.lora_dropout=0.1"], r"policy\.lora\.lora_dropout: verl takes r, lora_alpha"),
         (["policy.device=mps"], r"policy\.device=mps contradicts engine\.platform=cuda"),
         (["engine.platform=cpu", "policy.dtype=bfloat16"], r"policy\.dtype=bfloat16 on engine\.platform=cpu"),
+        (["engine.platform=cpu", "policy.lora.r=4"], r"policy\.lora on engine\.platform=cpu: verl asks vLLM"),
         (["engine.platform=cpu", "engine.nodes=2"], r"engine\.nodes=2: engine\.platform=cpu is for one machine"),
         (
             ["algorithm.preset=clip_cov", "algorithm.skip_zero_advantage=on"],

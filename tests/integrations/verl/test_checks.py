@@ -59,3 +59,18 @@ def test_plugins_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "switches it off" in failed([checks._switched_off()])["verl may load it"]
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "qae.integrations.verl.plugin")
     assert not failed([checks._switched_off()])
+
+
+def test_whitening_after_our_estimator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    own = checks.advantages_of
+
+    def whitened(config) -> list[float]:
+        advantages = torch.tensor(own(config))
+        return ((advantages - advantages.mean()) / advantages.std()).tolist()
+
+    monkeypatch.setattr(checks, "advantages_of", whitened)
+    finding = checks._by_hand(0.4)
+    assert not finding.ok
+    assert "advantages are whitened after ours; turn the host's whitening off" in finding.detail

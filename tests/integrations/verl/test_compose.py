@@ -54,7 +54,6 @@ def test_the_papers_recipes_compose(name: str, advantage: str) -> None:
         ["algorithm.preset=rloo"],
         ["algorithm.loss=sapo"],
         ["algorithm.loss=cispo"],
-        ["policy.lora.r=8", "policy.lora.lora_alpha=16"],
         ["update.behaviour_logprobs=sampler"],
         ["update.behaviour_logprobs=recompute", "update.importance_cap=2", "update.schedule=cosine"],
         ["algorithm.overlong.buffer_tokens=8", "policy.dtype=float32", "update.checkpoint_activations=true"],
@@ -62,3 +61,10 @@ def test_the_papers_recipes_compose(name: str, advantage: str) -> None:
 )
 def test_what_can_be_asked_for_composes(words: list[str]) -> None:
     composed(TrainConfig.load("tiny", "engine=verl", "engine.workers=4", *words), PROMPTS)
+
+
+def test_lora_composes() -> None:
+    """Without verl's own validation, which imports vLLM as soon as there is LoRA."""
+    config = TrainConfig.load("tiny", "engine=verl", "engine.workers=4", "policy.lora.r=8", "policy.lora.lora_alpha=16")
+    model = compose(command(config, PLACE, PROMPTS)[3:]).actor_rollout_ref.model
+    assert (model.lora_rank, model.lora_alpha) == (8, 16)

@@ -66,6 +66,8 @@ def refusals(config: TrainConfig) -> Iterator[str]:
         yield f"policy.device={config.policy.device} contradicts engine.platform={engine.platform}: set it to auto"
     if engine.platform == "cpu" and config.policy.dtype == "bfloat16":
         yield "policy.dtype=bfloat16 on engine.platform=cpu: float32 only"
+    if engine.platform == "cpu" and config.policy.lora is not None:
+        yield "policy.lora on engine.platform=cpu: verl asks vLLM or SGLang about LoRA, and neither is there"
     if engine.platform == "cpu" and engine.nodes > 1:
         yield f"engine.nodes={engine.nodes}: engine.platform=cpu is for one machine"
     reason = config.inexact_skipping() or _chooses(config)
