@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from qae.cli import app
 from qae.doctor import check_host, findings_text
-from qae.doctor.hosts import HOSTS, list_hosts, read_settings
+from qae.doctor.hosts import HOSTS, _verl_notes, list_hosts, read_settings
 from qae.integrations import checks
 from qae.integrations.checks import PEERS, REWARDS, check_settings, compare_with_hand, hand_values, judge
 from qae.integrations.finding import Finding, has_fault
@@ -98,6 +98,14 @@ def test_settings_that_undo_it_are_named(host, settings, key):
 
 def test_no_settings_no_findings():
     assert all(check_settings(peer, {}) == [] for peer in PEERS.values())
+
+
+def test_verls_settings_that_matter_are_noted():
+    words = ["algorithm.adv_estimator=qae", "actor_rollout_ref.actor.use_kl_loss=True", "+algorithm.qae_k=0.4"]
+    assert [note.what for note in _verl_notes(words)] == ["actor_rollout_ref.actor.use_kl_loss"]
+    assert [note.what for note in _verl_notes(["algorithm.norm_adv_by_std_in_grpo=false"])] == [
+        "algorithm.norm_adv_by_std_in_grpo"
+    ]
 
 
 def test_a_host_that_is_not_there_is_a_fault():

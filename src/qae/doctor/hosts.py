@@ -1,7 +1,6 @@
 """Each host's own check, the user's settings for it, and what can be said about the machine."""
 
 import difflib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -133,12 +132,26 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_verl(arguments: Sequence[str]) -> list[Finding]:
-    if importlib.util.find_spec("qae.integrations.verl.checks") is None:
-        return [Finding("fault", "verl", "this qae has no verl adapter", "install a newer qae")]
     checks: Any = import_module("qae.integrations.verl.checks")
-    return [
+    return _verl_notes(arguments) + [
         Finding("ok", finding.name, finding.detail)
         if finding.ok
         else Finding("fault", finding.name, finding.detail, "see docs/hosts/verl.md")
         for finding in checks.check(list(arguments))
+    ]
+
+
+_VERL_NOTES = {
+    "algorithm.use_kl_in_reward": (True, "KL in the reward: rewards take many values, and few advantages are 0"),
+    "actor_rollout_ref.actor.use_kl_loss": (True, "the KL loss pulls on rows with advantage 0, which are computed"),
+    "algorithm.norm_adv_by_std_in_grpo": (False, "advantages are not divided (Dr. GRPO)"),
+}
+
+
+def _verl_notes(arguments: Sequence[str]) -> list[Finding]:
+    said = {key.lstrip("+"): value.lower() for key, _, value in (word.partition("=") for word in arguments)}
+    return [
+        Finding("note", key, f"{value}: {meaning}")
+        for key, (value, meaning) in _VERL_NOTES.items()
+        if said.get(key) == str(value).lower()
     ]

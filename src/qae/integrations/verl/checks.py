@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
+from qae.integrations.checks import GROUP_SIZE, OTHER_K, REWARDS, judge
+
 PLUGIN = "qae.integrations.verl.plugin"
 TRIED_VERSION = "0.9.1"
-# One success among four: std with n-1 is 1/2, so the hand value is (1 - 0) / (1/2); at K = 0.8 the baseline is 1.
-REWARDS = (1.0, 0.0, 0.0, 0.0)
-BY_HAND = {0.4: (2.0, 0.0, 0.0, 0.0), 0.8: (0.0, -2.0, -2.0, -2.0)}
-TOLERANCE = 1e-4
 _MARK = "qae-finding "
 
 
@@ -82,7 +80,7 @@ def findings(overrides: Sequence[str]) -> Generator[Finding]:
     yield Finding("verl has registered it", registered, detail)
     if not registered:
         return
-    for k in BY_HAND:
+    for k in (0.4, OTHER_K):
         yield _by_hand(k)
     if overrides:
         yield _own_settings(list(overrides))
@@ -141,9 +139,8 @@ def _by_hand(k: float) -> Finding:
         got = advantages_of(compose(["algorithm.adv_estimator=qae", f"+algorithm.qae_k={k}"]))
     except Exception as error:
         return Finding(name, False, f"{type(error).__name__}: {error}")
-    right = all(abs(a - b) < TOLERANCE for a, b in zip(got, BY_HAND[k], strict=True))
-    shown = f"rewards {list(REWARDS)} give {[round(x, 4) for x in got]}"
-    return Finding(name, right, shown if right else f"{shown}, expected {list(BY_HAND[k])}: K is not what was given")
+    judged = judge(name, got, k)
+    return Finding(name, judged.status == "ok", f"{judged.found}; {judged.remedy}" if judged.remedy else judged.found)
 
 
 def _own_settings(overrides: list[str]) -> Finding:
@@ -184,7 +181,7 @@ def compose(overrides: list[str]) -> Any:
 
 
 def advantages_of(config: Any) -> list[float]:
-    """What verl's own call makes of one group with `REWARDS`."""
+    """What verl's own call makes of the two groups of `REWARDS`."""
     import numpy as np
     import torch
     from verl import DataProto  # pyright: ignore[reportMissingImports]
@@ -193,7 +190,7 @@ def advantages_of(config: Any) -> list[float]:
     rewards = torch.tensor(REWARDS)[:, None]
     data = DataProto.from_dict(
         tensors={"token_level_rewards": rewards, "response_mask": torch.ones_like(rewards)},
-        non_tensors={"uid": np.array(["one prompt"] * len(REWARDS), dtype=object)},
+        non_tensors={"uid": np.array([f"prompt {i // GROUP_SIZE}" for i in range(len(REWARDS))], dtype=object)},
     )
     call: Callable[..., Any] = compute_advantage
     found = call(data, adv_estimator=config.algorithm.adv_estimator, config=config.algorithm)
