@@ -124,6 +124,31 @@ def test_it_resumes_from_the_checkpoint_without_gap_or_double(start: Start, tmp_
     assert seconds == sorted(seconds)
 
 
+def test_the_death_of_an_earlier_sessions_worker_does_not_end_this_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(VerlError):
+        train(start(4, die_after=2), run_dir=tmp_path / "run")
+    log = tmp_path / "run" / "verl" / "log.txt"
+    log.write_text("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n")
+    monkeypatch.setattr(verl_run, "GRACE_SECONDS", 0.0)
+    run = train(start(4), resume=tmp_path / "run")
+    assert [line["step"] for line in read_metrics(run)][-1] == 4
+    assert "died unexpectedly" in (run / "verl" / "log.1.txt").read_text()
+    assert "died" not in log.read_text()
+
+
+def test_a_run_that_waits_for_a_dead_worker_is_ended(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = start(1)
+    program = "import time; print('The actor is dead because its worker process has died.', flush=True); time.sleep(60)"
+    monkeypatch.setattr(verl_run, "command", lambda *_, **__: [sys.executable, "-c", program])
+    monkeypatch.setattr(verl_run, "GRACE_SECONDS", 0.2)
+    with pytest.raises(VerlError, match="a worker process died.* There is no checkpoint yet"):
+        train(config, run_dir=tmp_path / "run")
+
+
 def test_a_finished_run_says_how_to_go_on(start: Start, tmp_path: Path) -> None:
     run = train(start(2), run_dir=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"has already done its 2 steps; go on with .* steps=N"):

@@ -17,7 +17,9 @@ _DEATH = re.compile(
     r"ActorDiedError: .*unexpectedly|worker process has died|worker died or was killed|unexpected system"
 )
 _CLASS, _PID = re.compile(r"class_name: \S*?(\w+)$", re.MULTILINE), re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
-_DETAIL = re.compile(r"exit detail: (.+?)(?: There are some potential root causes\.|$)", re.MULTILINE)
+_DETAIL = re.compile(
+    r"exit detail: (.+?)(?: There are some potential root causes\.| Some common causes include|$)", re.MULTILINE
+)
 _LOGS = ("worker-*.err", "worker-*.out", "raylet.err", "raylet.out", "gcs_server.err")
 _TAIL_BYTES = 200_000
 

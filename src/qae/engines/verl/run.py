@@ -126,7 +126,8 @@ class _Watch:
 
     def run(self) -> None:
         """Start verl and stay with it to its end."""
-        with self.place.log.open("ab") as log, _asked_to_stop() as asked:
+        put_aside(self.place.log)
+        with self.place.log.open("wb") as log, _asked_to_stop() as asked:
             process = subprocess.Popen(
                 self.arguments, env=self.env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -208,6 +209,14 @@ class _Watch:
         if saved:
             return f"Continue from step {saved} with {again}."
         return f"There is no checkpoint yet; start again with {again}."
+
+
+def put_aside(path: Path) -> None:
+    """Rename a file that an earlier session left, so that nothing in it is taken for this one's."""
+    if path.exists():
+        numbers = range(1, 1 + len(list(path.parent.glob(f"{path.stem}*{path.suffix}"))))
+        free = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in numbers)
+        path.rename(next(name for name in free if not name.exists()))
 
 
 def link_checkpoints(place: Place) -> None:
