@@ -145,7 +145,7 @@ def test_a_run_that_waits_for_a_dead_worker_is_ended(
     program = "import time; print('The actor is dead because its worker process has died.', flush=True); time.sleep(60)"
     monkeypatch.setattr(verl_run, "command", lambda *_, **__: [sys.executable, "-c", program])
     monkeypatch.setattr(verl_run, "GRACE_SECONDS", 0.2)
-    with pytest.raises(VerlError, match="a worker process died.* There is no checkpoint yet"):
+    with pytest.raises(VerlError, match=r"a worker process died.* There is no checkpoint yet"):
         train(config, run_dir=tmp_path / "run")
 
 
