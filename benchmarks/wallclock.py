@@ -49,8 +49,8 @@ def run(arm: str, seed: int, directory: Path, overrides: Sequence[str]) -> None:
         generator = torch.Generator().manual_seed(seed)
         plain = loop.advantages_of
 
-        def masked(config: TrainConfig, groups: list[Any]) -> torch.Tensor:
-            advantages = plain(config, groups)
+        def masked(config: TrainConfig, groups: list[Any], *, step: int) -> torch.Tensor:
+            advantages = plain(config, groups, step=step)
             rewards = torch.tensor([r for group in groups for r in group.rewards])
             ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.rewards])
             keep = int((quantile_advantages(rewards, ids, 0.4) != 0).sum())
