@@ -155,9 +155,9 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill(process: psutil.Popen) -> None:
-        mark = where / "verl" / "checkpoints" / "latest_checkpointed_iteration.txt"
-        while process.poll() is None and not mark.exists():
-            time.sleep(0.5)
+        # verl saves a step before it reports it
+        while process.poll() is None and not any("reward" in line for line in read_metrics(where)):
+            time.sleep(0.2)
         for child in process.children(recursive=True):
             if "WorkerDict" in child.name() or "WorkerDict" in " ".join(child.cmdline()):
                 killed.append(child.pid)

@@ -138,6 +138,18 @@ def test_the_death_of_an_earlier_sessions_worker_does_not_end_this_one(
     assert "died" not in log.read_text()
 
 
+def test_a_step_that_was_saved_and_not_reported_is_said(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(VerlError):
+        train(start(4, die_after=2), run_dir=tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    heard = Heard()
+    train(start(4), resume=tmp_path / "run", observer=heard)
+    assert [data["text"] for data in heard.of("warning")] == [
+        "verl saved step 2 and died before it reported it: metrics.jsonl lacks that step"
+    ]
+
+
 def test_a_run_that_waits_for_a_dead_worker_is_ended(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

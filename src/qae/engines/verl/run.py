@@ -77,6 +77,8 @@ def train(
     tell("start", config=config, run_dir=place.run_dir, resumed_step=saved or None)
     for text in (*prompts.notes, *departures(config)):
         tell("note", text=text)
+    if saved and saved not in {line["step"] for line in read_metrics(place.run_dir)}:
+        tell("warning", text=f"verl saved step {saved} and died before it reported it: metrics.jsonl lacks that step")
     if config.engine.prepare_only:
         tell("note", text=f"prepared, not run (engine.prepare_only=true): sh {place.root / 'command.sh'}")
         tell("end", before=None, after=None, run_dir=place.run_dir, checkpoint=None, seconds=0.0)
