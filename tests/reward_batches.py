@@ -1,5 +1,6 @@
 """Batches of rewards and ids for the tests of groups, advantages and regimes."""
 
+import inspect
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -7,6 +8,8 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
+
+from qae.advantages import ADVANTAGES
 
 law = settings(deadline=None, max_examples=60)
 
@@ -38,3 +41,21 @@ def integers(values: Sequence[int]) -> Tensor:
 
 def one_group(values: Sequence[float]) -> tuple[Tensor, Tensor]:
     return torch.tensor(values), torch.zeros(len(values), dtype=torch.int64)
+
+
+KEYS = torch.randint(2**62, (64,), generator=torch.Generator().manual_seed(0))
+
+
+def keyed(estimator):
+    """The estimator as a function of rewards, ids and which rows they are, for those that choose rows by a key."""
+
+    def estimate(rewards, group_ids, rows=None, **options):
+        if "row_keys" in inspect.signature(estimator).parameters:
+            keys = torch.cat([KEYS] * (1 + len(rewards) // 64)).to(rewards.device)
+            options["row_keys"] = keys[: len(rewards)] if rows is None else keys[rows]
+        return estimator(rewards, group_ids, **options)
+
+    return estimate
+
+
+ESTIMATORS = {name: keyed(function) for name, function in ADVANTAGES.items()}

@@ -12,27 +12,9 @@ from hypothesis import strategies as st
 import qae
 from qae.advantages import ADVANTAGES, outcome_quantile_advantages
 from qae.trainer.config import AdvantageName
-from reward_batches import batches, floats, integers, law, one_group
+from reward_batches import ESTIMATORS, batches, floats, integers, keyed, law, one_group
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have a single row:UserWarning")
-
-
-KEYS = torch.randint(2**62, (64,), generator=torch.Generator().manual_seed(0))
-
-
-def keyed(estimator):
-    """The estimator as a function of rewards, ids and which rows they are, for those that choose rows by a key."""
-
-    def estimate(rewards, group_ids, rows=None, **options):
-        if "row_keys" in inspect.signature(estimator).parameters:
-            keys = torch.cat([KEYS] * (1 + len(rewards) // 64)).to(rewards.device)
-            options["row_keys"] = keys[: len(rewards)] if rows is None else keys[rows]
-        return estimator(rewards, group_ids, **options)
-
-    return estimate
-
-
-ESTIMATORS = {name: keyed(function) for name, function in ADVANTAGES.items()}
 
 
 def outcome_with_equal_penalties(rewards, group_ids, **options):
