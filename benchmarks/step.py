@@ -17,7 +17,7 @@ The first step of each (allocations, thread pools) is not counted, unless `--war
 numbers, so lengths and the share of rows with advantage 0 differ from step to step: both are given. A ratio
 `trl_over_qae` is how many times longer TRL takes, pair by pair, then the median.
 
-Run it with an environment that has trl 1.16 and qae (`make host-trl` makes .venv-trl), or give `--trl-python`.
+Run it with an environment that has trl 1.16 and qae (`make test-host-trl` makes .venv-trl), or give `--trl-python`.
 Prints one JSON object; `--out` also writes it to a file.
 """
 
