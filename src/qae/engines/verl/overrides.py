@@ -331,6 +331,7 @@ def _trainer(config: TrainConfig, place: Place) -> Iterator[tuple[str, Any]]:
     yield "trainer.project_name", "qae"
     yield "trainer.experiment_name", config.name
     yield "critic.enable", False
+    yield "hydra.run.dir", str(place.root / "hydra")  # else outputs/ in the working directory
 
 
 def _ray(config: TrainConfig, place: Place) -> Iterator[tuple[str, Any]]:
