@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 # The CPU build, by name and first: an open range would pull several GB of CUDA libraries.
 TORCH  := torch==2.13.0
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# verl's own transformers and tensordict; torch first here too.
+VERL := .venv-verl
 # Environments of their own for frameworks whose pins conflict; each has a target test-host-NAME.
 HOSTS  := verl trl tunix
 # What `make bench` runs. Those that compare with TRL do so where TRL_PYTHON names an interpreter that has trl and qae.
@@ -49,14 +51,13 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright
 
-check-long: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --timeout=3600 --benchmark-disable
+check-long: check $(VERL)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not verl" --timeout=3600 --benchmark-disable
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -m "slow and verl" -W default tests/engines --timeout=3600 -s
 
 test-hosts: $(addprefix test-host-,$(HOSTS))
 	@$(if $(HOSTS),true,echo "no host environments yet")
 
-# verl's own transformers and tensordict; torch first here too.
-VERL := .venv-verl
 
 $(VERL)/.installed: pyproject.toml constraints/verl.txt
 	@echo "installing torch, verl and qae into $(VERL) (three minutes the first time)"
@@ -68,7 +69,7 @@ $(VERL)/.installed: pyproject.toml constraints/verl.txt
 
 # verl and Ray warn of their own deprecations: not ours to turn into errors.
 test-host-verl: $(VERL)/.installed
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -m verl -W default tests/integrations/verl tests/engines --durations=10 -s
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -m "verl and not slow" -W default tests/integrations/verl tests/engines --durations=10 -s
 
 TRL := .venv-trl
 TUNIX := .venv-tunix
