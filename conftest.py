@@ -3,4 +3,6 @@
 from importlib.util import find_spec
 
 VERL = ["load", "plugin", "rollout", "skip", "skip_everywhere", "trainer"]
-collect_ignore = [] if find_spec("verl") else [f"src/qae/integrations/verl/{name}.py" for name in VERL]
+collect_ignore = (
+    [] if find_spec("verl") else ["tests/verl_update.py", *(f"src/qae/integrations/verl/{name}.py" for name in VERL)]
+)

@@ -83,6 +83,14 @@ def maxrl_divides_by_the_mean(lib: SimpleNamespace) -> None:
     agree(lib.mean_advantages(rewards, group_ids, scale="mean", eps=0.125), [1.25, -0.75, -0.75, 0.25])
 
 
+def batch_scale_is_over_all_scored_rewards(lib: SimpleNamespace) -> None:
+    rewards = torch.tensor([1.0, 1, 1, 0, 0, 0, NAN, 1, 0, 0, 0, 1], dtype=torch.float64)
+    ids = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2])
+    found = lib.quantile_advantages(rewards, ids, 0.4, scale="batch", divisor="n", eps=0.0)
+    deviation = float(rewards[~rewards.isnan()].std(correction=0))
+    agree(found, [0, 0, 0, 0, 0, 0, 0, 1 / deviation, 0, 0, 0, 1 / deviation])
+
+
 def outcome_equals_its_definition(lib: SimpleNamespace) -> None:
     penalties = [Fraction(-(i % 5), 4) if i % 7 else None for i in range(len(REWARDS))]
     found = lib.outcome_quantile_advantages(
@@ -216,6 +224,7 @@ def entropy_prediction(lib: SimpleNamespace) -> None:
 CHECKS = (
     estimators_equal_their_definitions,
     maxrl_divides_by_the_mean,
+    batch_scale_is_over_all_scored_rewards,
     outcome_equals_its_definition,
     ties_and_ranks_are_integers,
     flat_groups_are_exactly_zero,
