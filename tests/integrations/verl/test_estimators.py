@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from qae.integrations.checks import REWARDS
 from qae.integrations.verl.checks import advantages_of, compose
 from qae.integrations.verl.estimators import RowView, estimate, row_view
 from qae.rewards import Grade
@@ -66,7 +67,10 @@ def test_values_by_hand() -> None:
 
 def test_both_trainers_call_it_alike() -> None:
     config = compose(["algorithm.adv_estimator=qae", "+algorithm.qae_k=0.4"])
-    assert advantages_of(config) == pytest.approx([2, 0, 0, 0], abs=1e-4)
+    by_v0 = advantages_of(config)
+    by_v1 = by_verl(batch(REWARDS, ["a"] * 8 + ["b"] * 8), "algorithm.adv_estimator=qae", "+algorithm.qae_k=0.4")
+    assert by_v0 == pytest.approx(by_v1[:, 0].tolist(), abs=1e-6)
+    assert by_v0[0] == pytest.approx(8**0.5, abs=1e-4)
 
 
 def test_the_authors_name_of_k() -> None:
