@@ -30,6 +30,7 @@ from typing import Any
 
 import harness
 
+FINISHED = "finished"
 ARMS = ("mean", "qae", "random")
 # step, training seconds, held-out pass@1
 Curve = list[tuple[int, float, float]]
@@ -61,6 +62,7 @@ def run(arm: str, seed: int, directory: Path, overrides: Sequence[str]) -> None:
         loop.advantages_of = masked
     loop.perf_counter = process_time
     loop.train(config, run_dir=directory)
+    (directory / FINISHED).touch()
 
 
 def curve(directory: Path) -> tuple[Curve, float]:
@@ -118,7 +120,7 @@ def main() -> None:
         for seed in range(args.seeds):
             for arm in ARMS:
                 directory = runs / f"{arm}-{seed}"
-                if (directory / "checkpoints").exists():
+                if (directory / FINISHED).exists():
                     continue
                 command = [sys.executable, __file__, "--runs", str(runs), "--one", arm, str(seed), *args.overrides]
                 subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
