@@ -191,7 +191,7 @@ def test_the_command_alone_is_enough(tmp_path: Path) -> None:
     where = tmp_path / "prepared"
     run = qae_train("tiny", *ON_TWO, "engine.prepare_only=true", f"--run-dir={where}", "--plain")
     assert run.code == 0, run.said
-    script = (where / "verl" / "command.sh").read_text() + " --cfg job --resolve"
+    script = (where / "verl" / "command.sh").read_text().rstrip() + " --cfg job --resolve"
     done = subprocess.run(
         ["sh", "-c", script.replace("python -m", f"{sys.executable} -m")], capture_output=True, text=True
     )
