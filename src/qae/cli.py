@@ -315,6 +315,9 @@ def study(
         Path | None, typer.Option("-o", "--out", help="Where to write.", show_default="runs/study-<name>")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time.", show_default="processors")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Do these runs now, in this order: BLOCK/ARM or a pattern; repeatable.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan: runs and minutes; compute nothing.")
     ] = False,
@@ -340,7 +343,9 @@ def study(
         typer.echo(plan(paths[0], out=out, jobs=at_a_time))
         return
     try:
-        where = conduct(paths[0], out=out, jobs=at_a_time, console=Console(), plain=plain, sum_up_only=summary)
+        where = conduct(
+            paths[0], out=out, jobs=at_a_time, console=Console(), plain=plain, sum_up_only=summary, only=only or ()
+        )
     except StudyStopped as stopped:
         typer.echo(str(stopped))
         raise SystemExit(INTERRUPTED) from None

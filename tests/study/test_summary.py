@@ -5,13 +5,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fake_study import fake_study, write_run, write_runs
+from fake_study import CONTENTS, fake_study, write_run, write_runs
 from qae.report.figures import figures_of
 from qae.report.study import study_markdown, study_page
-from qae.study.command import redraw, write_views
+from qae.study.command import chosen_runs, redraw, write_views
 from qae.study.plan import StudyConfig
 from qae.study.runner import states_of
-from qae.study.summary import answered, read_record, record_of, write_record
+from qae.study.summary import adopt, answered, read_record, record_of, write_record
+from qae.trainer.keys import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,36 @@ def test_three_seeds_give_hints(tmp_path):
     assert line(record, "stale", "better")["kind"] == "hint higher"
     assert record["answers"][0]["answer"] == "hint, as expected: higher"
     assert "a hint, no verdict" in study_markdown(record)
+
+
+def test_a_study_goes_on_from_its_summary_where_its_runs_are_not(record, tmp_path):
+    """Runs with the settings of now count, those with others do not, and the answers stay the same."""
+    states = states_of(fake_study(), tmp_path)
+    adopt(states, record)
+    assert {state.state for state in states} == {"finished"}
+    assert states[0].pass_rate == record["runs"][0]["eval"]["eval/pass@1"][-1]
+    assert record_of(fake_study().config, states) == record
+    changed = fake_study(arms=CONTENTS["arms"] | {"better": ["algorithm.advantage.k=0.3"]})
+    states = states_of(changed, tmp_path)
+    adopt(states, record)
+    assert {state.run.arm for state in states if state.state == "waiting"} == {"better"}
+
+
+def test_where_a_study_is_started_from_does_not_change_its_runs():
+    from_here = fake_study(policies=["tiny"]).runs[0]
+    assert from_here.settings == fake_study(policies=["some/where/tiny"]).runs[0].settings
+    assert from_here.settings != fake_study(policies=["tiny-10"]).runs[0].settings
+
+
+def test_some_runs_first(tmp_path):
+    states = states_of(fake_study(seeds=2), tmp_path)
+    chosen = [state.run.label for state in chosen_runs(states, ["stale/*", "near/mean/seed-1", "stale/mean"])]
+    assert len(chosen) == 7
+    assert chosen[0] == "stale/mean/seed-0"
+    assert chosen[-1] == "near/mean/seed-1"
+    assert chosen_runs(states, []) == states
+    with pytest.raises(ConfigError, match=r"^--only far/\*: no such run; give BLOCK/ARM of near/mean, near/better, "):
+        chosen_runs(states, ["far/*"])
 
 
 def test_a_kept_record_says_the_same_again_and_is_small(record, tmp_path):

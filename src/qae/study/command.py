@@ -1,6 +1,7 @@
 """What `qae study` does: plan, run, sum up, and draw again from kept summaries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console
@@ -9,22 +10,33 @@ from qae.records import atomic_write
 from qae.report.figures import figures_of
 from qae.report.study import study_markdown, study_page
 from qae.study.plan import check_policies, load_study, plan_text
-from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
-from qae.study.summary import Record, read_record, record_of, write_record
+from qae.study.runner import RunState, StudyFailed, StudyStopped, open_study, run_study, states_of
+from qae.study.summary import Record, adopt, read_record, record_of, write_record
 from qae.study.view import open_view
+from qae.trainer.keys import ConfigError
 
-FIGURES = "figures"
+FIGURES, SUMMARY = "figures", "summary.json"
 
 
 def dry_run(path: Path, *, out: Path | None, jobs: int) -> str:
     """The plan of a study in words; nothing is written."""
     study = load_study(path)
-    states = states_of(study, place_of(study.config.name, out))
+    directory = place_of(study.config.name, out)
+    states = _with_kept(states_of(study, directory), directory)
     count = [sum(state.state == kind for state in states) for kind in ("finished", "begun")]
     return plan_text(study, jobs=jobs, finished=count[0], begun=count[1])
 
 
-def conduct(path: Path, *, out: Path | None, jobs: int, console: Console, plain: bool, sum_up_only: bool) -> Path:
+def conduct(
+    path: Path,
+    *,
+    out: Path | None,
+    jobs: int,
+    console: Console,
+    plain: bool,
+    sum_up_only: bool,
+    only: Sequence[str] = (),
+) -> Path:
     """Do what is left of a study, then write its summary, table, figures and page.
 
     Also after a stop or a failure: the summary then holds what is finished.
@@ -36,6 +48,7 @@ def conduct(path: Path, *, out: Path | None, jobs: int, console: Console, plain:
         console: for the progress.
         plain: lines instead of a table.
         sum_up_only: run nothing.
+        only: patterns of the runs to do now, such as `mb16/k0.*`; none: all.
 
     Returns:
         The study's directory.
@@ -43,21 +56,23 @@ def conduct(path: Path, *, out: Path | None, jobs: int, console: Console, plain:
     Raises:
         StudyStopped: it was asked to stop.
         StudyFailed: some runs failed.
+        ConfigError: the study cannot be, or a pattern fits no run.
     """
     study = load_study(path)
     directory = place_of(study.config.name, out)
     if not sum_up_only:
         check_policies(study)
-    states = open_study(study, directory)
+    states = _with_kept(open_study(study, directory), directory)
+    chosen = chosen_runs(states, only)
     failure: StudyStopped | StudyFailed | None = None
     if not sum_up_only:
         with open_view(console, plain=plain) as (look, tell):
             try:
-                run_study(states, jobs=jobs, look=look, tell=tell)
+                run_study(chosen, jobs=jobs, look=look, tell=tell)
             except (StudyStopped, StudyFailed) as error:
                 failure = error
     record = record_of(study.config, states)
-    write_record(record, directory / "summary.json")
+    write_record(record, directory / SUMMARY)
     write_views(record, directory)
     if failure:
         raise failure
@@ -91,6 +106,27 @@ def write_views(record: Record, directory: Path) -> None:
     atomic_write(directory / "report.html", study_page(record))
 
 
+def chosen_runs(states: list[RunState], only: Sequence[str]) -> list[RunState]:
+    """The runs of which BLOCK/ARM or BLOCK/ARM/seed-N fits a pattern, in the patterns' order."""
+    found: dict[str, RunState] = {}
+    for pattern in only:
+        fits = [s for s in states if any(fnmatchcase(s.run.label, p) for p in (pattern, f"{pattern}/seed-*"))]
+        if not fits:
+            cells = ", ".join(dict.fromkeys(s.run.label.rpartition("/")[0] for s in states))
+            raise ConfigError(
+                f"--only {pattern}: no such run; give BLOCK/ARM of {cells}, or a pattern such as 'mb16/*'"
+            )
+        found |= {state.run.label: state for state in fits}
+    return list(found.values()) if only else states
+
+
 def place_of(name: str, out: Path | None) -> Path:
     """The study's directory."""
     return out or Path("runs") / f"study-{name}"
+
+
+def _with_kept(states: list[RunState], directory: Path) -> list[RunState]:
+    summary = directory / SUMMARY
+    if summary.is_file():
+        adopt(states, read_record(summary))
+    return states

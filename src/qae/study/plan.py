@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -192,6 +193,16 @@ class PlannedRun:
     def label(self) -> str:
         """Its place below the study's directory."""
         return f"{self.block}/{self.arm}/seed-{self.seed}"
+
+    @property
+    def settings(self) -> int:
+        """A number that tells its settings from others', whatever directory the study is started from."""
+        moved = [
+            f"{key}={Path(value).name}" if key == "policy.path" else text
+            for text in self.overrides
+            for key, _, value in [text.partition("=")]
+        ]
+        return zlib.crc32("\n".join((Path(self.base).name, *moved)).encode())
 
     @cached_property
     def config(self) -> TrainConfig:

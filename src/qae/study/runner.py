@@ -43,6 +43,7 @@ class RunState:
         state: finished and failed are as they sound, begun has a checkpoint or records but no process.
         step: last step recorded.
         pass_rate: last held-out pass@1.
+        kept: what a kept summary says of a finished run whose directory is elsewhere.
     """
 
     run: PlannedRun
@@ -50,6 +51,7 @@ class RunState:
     state: State = "waiting"
     step: int = 0
     pass_rate: float | None = None
+    kept: dict[str, Any] | None = None
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def look(self) -> None:

@@ -33,7 +33,8 @@ def record_of(config: StudyConfig, states: Sequence[RunState]) -> Record:
         config: the study.
         states: its runs; those that are not finished are counted and left out.
     """
-    runs = [run_record(state, config.metrics) for state in states if state.state == "finished"]
+    finished = [state for state in states if state.state == "finished"]
+    runs = [state.kept or run_record(state, config.metrics) for state in finished]
     return answered({
         "schema": SCHEMA,
         "study": config.model_dump(mode="json"),
@@ -56,6 +57,20 @@ def answered(record: Record) -> Record:
     return record | {"comparisons": comparisons, "answers": answers, "cells": _cells(config, runs)}
 
 
+def adopt(states: Sequence[RunState], record: Record) -> None:
+    """Count the runs of a kept summary as finished where they are not there and had the same settings.
+
+    So a study goes on from its summary on a machine that does not have the runs.
+    """
+    kept = {(run["block"], run["arm"], run["seed"], run.get("settings")): run for run in record["runs"]}
+    for state in states:
+        run = state.run
+        found = kept.get((run.block, run.arm, run.seed, run.settings))
+        if found and state.state == "waiting":
+            state.state, state.kept = "finished", found
+            state.step, state.pass_rate = found["steps"], (found["eval"].get("eval/pass@1") or [None])[-1]
+
+
 def run_record(state: RunState, metrics: Sequence[str]) -> Record:
     """What is kept of one run."""
     lines = read_metrics(state.directory)
@@ -70,6 +85,7 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
         "arm": state.run.arm,
         "block": state.run.block,
         "seed": state.run.seed,
+        "settings": state.run.settings,
         "policy": Path(state.run.config.policy.path).name,  # a kept record names no directory of a machine
         "ended": ended["ended"],
         "steps": train[-1]["step"] if train else 0,

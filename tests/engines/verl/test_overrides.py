@@ -35,7 +35,8 @@ def test_batch_arithmetic() -> None:
         ([], "qae"),
         (["algorithm.advantage.method=linear"], "qae_linear"),
         (["algorithm.advantage=mean"], "qae_mean"),
-        (["algorithm.preset=rloo"], "qae_loo"),
+        (["algorithm.preset=rloo"], "qae_rloo"),
+        (["algorithm.advantage=leave_one_out_quantile"], "qae_loo"),
     ],
 )
 def test_estimators(words: list[str], estimator: str) -> None:

@@ -90,9 +90,15 @@ def test_linear_is_the_authors_code() -> None:
 
 def test_leave_one_out_is_hosts_rloo() -> None:
     rewards = [1.0, 0, 0, 0, 1, 1, 1, 0]
-    ours = by_verl(batch(rewards, A + B), "algorithm.adv_estimator=qae_loo")
+    ours = by_verl(batch(rewards, A + B), "algorithm.adv_estimator=qae_rloo")
     theirs = by_verl(batch(rewards, A + B), "algorithm.adv_estimator=rloo")
     assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_loo_is_the_quantile_of_the_others() -> None:
+    unscaled = "algorithm.norm_adv_by_std_in_grpo=False"
+    got = by_verl(batch([1.0, 1, 0], ["a"] * 3), "algorithm.adv_estimator=qae_loo", "+algorithm.qae_k=0.4", unscaled)
+    assert first(got) == [1, 1, -1]  # others of a success: {0, 1}, whose .4-quantile is 0; of the failure: {1, 1}
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -213,8 +219,8 @@ def test_refused(settings: dict[str, Any], message: str) -> None:
 
 def test_an_option_that_an_estimator_does_not_have_is_refused() -> None:
     tokens = torch.ones(2, 1)
-    with pytest.raises(ValueError, match=r"algorithm\.qae_eps=1: qae_loo has no such option"):
-        estimate(tokens, tokens, ["p", "p"], {"qae_eps": 1}, estimator="qae_loo")
+    with pytest.raises(ValueError, match=r"algorithm\.qae_eps=1: qae_rloo has no such option"):
+        estimate(tokens, tokens, ["p", "p"], {"qae_eps": 1}, estimator="qae_rloo")
 
 
 def test_without_ids_it_says_so() -> None:

@@ -30,7 +30,11 @@ def test_it_is_registered() -> None:
     [
         (["algorithm.adv_estimator=qae", "+algorithm.qae_k=40"], "must be a fraction"),
         (["algorithm.adv_estimator=grpo", "+algorithm.qae_on=outcome"], "no effect on algorithm.adv_estimator=grpo"),
-        (["algorithm.adv_estimator=qae_loo", "+algorithm.qae_on=outcome"], "gates a quantile, not qae_loo"),
+        (["algorithm.adv_estimator=qae_rloo", "+algorithm.qae_on=outcome"], "gates a quantile, not qae_rloo"),
+        (
+            ["algorithm.adv_estimator=qae_loo", "+algorithm.qae_k=0.4", "+algorithm.qae_on=outcome"],
+            "gates a quantile, not qae_loo",
+        ),
         (["algorithm.adv_estimator=grpo", "+algorithm.qae_on=acc"], "must be one of shaped, outcome"),
         (["algorithm.adv_estimator=grpo", "+algorithm.qae_cut=group"], "must be one of rows, groups"),
     ],

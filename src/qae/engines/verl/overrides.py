@@ -36,7 +36,7 @@ CONSTANTS = {
     "tau_negative": "tau_neg",
 }
 _BARE = re.compile(r"[A-Za-z/][\w./:-]*")  # what Hydra's grammar takes as a text without quotes
-ESTIMATORS = {"quantile": "qae", "leave_one_out": "qae_loo"}
+ESTIMATORS = {"quantile": "qae", "leave_one_out": "qae_rloo", "leave_one_out_quantile": "qae_loo"}
 # A message's text as it is, behind what the tokenizer puts in front of any text.
 RAW_TEMPLATE = "{{%- for message in messages %}}{{{{ {prefix}message['content'] }}}}{{%- endfor %}}"
 

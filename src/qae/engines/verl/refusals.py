@@ -39,6 +39,8 @@ def refusals(config: TrainConfig) -> Iterator[str]:
             f"algorithm.advantage={algorithm.advantage.name} is a control of the study, with settings of its own that "
             "verl's estimators do not get: use engine=local"
         )
+    if algorithm.advantage.name == "leave_one_out_quantile" and algorithm.advantage.method == "linear":
+        yield "algorithm.advantage.method=linear: verl's qae_loo is the exact quantile of the others; leave it out"
     if algorithm.overlong.filter:
         yield "algorithm.overlong.filter=true: verl has no masking of truncated completions; use overlong.buffer_tokens"
     if algorithm.overlong.buffer_tokens and (algorithm.overlong.max_tokens or rollout.max_tokens) != rollout.max_tokens:

@@ -30,7 +30,8 @@ OPTIONS = {"qae_divisor": "divisor", "qae_eps": "eps", "qae_scale": "scale", "qa
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "qae": ("quantile", {}),
     "qae_linear": ("quantile", {"method": "linear"}),
-    "qae_loo": ("leave_one_out", {}),
+    "qae_loo": ("leave_one_out_quantile", {}),
+    "qae_rloo": ("leave_one_out", {}),
 }
 
 
@@ -70,7 +71,8 @@ def estimators() -> dict[str, tuple[str, dict[str, Any]]]:
     """Verl's name of each estimator -> (name in `qae.ADVANTAGES`, settings that the name fixes)."""
     # No keys of rows reach an estimator here, so one that needs them is left out.
     own = [name for name, function in ADVANTAGES.items() if "row_keys" not in signature(function).parameters]
-    rest = {f"qae_{name}": (name, dict[str, Any]()) for name in own if name not in ("quantile", "leave_one_out")}
+    named = {name for name, _ in NAMED.values()}
+    rest = {f"qae_{name}": (name, dict[str, Any]()) for name in own if name not in named}
     return NAMED | rest
 
 

@@ -32,6 +32,7 @@ from verl.utils.seqlen_balancing import (  # pyright: ignore[reportMissingImport
     log_seqlen_unbalance,
 )
 
+from qae.advantages import quantile_advantages
 from qae.entropy import REGIMES, regimes
 from qae.integrations.verl.estimators import DEFAULT_K, RowView, bound, estimators, level, row_view
 
@@ -155,8 +156,8 @@ def check_settings(config: Any) -> None:
         if algorithm.get(key) is not None and algorithm[key] not in choices:
             raise ValueError(f"algorithm.{key}={algorithm[key]} must be one of {', '.join(choices)}")
     if algorithm.adv_estimator in estimators():
-        _, options = bound(algorithm, algorithm.adv_estimator)
-        if algorithm.get("qae_on") == "outcome" and "k" not in options:
+        function, _ = bound(algorithm, algorithm.adv_estimator)
+        if algorithm.get("qae_on") == "outcome" and function is not quantile_advantages:
             raise ValueError(f"algorithm.qae_on=outcome gates a quantile, not {algorithm.adv_estimator}; use qae")
     elif algorithm.get("qae_on") == "outcome":
         raise ValueError(
