@@ -18,7 +18,8 @@ numbers, so lengths and the share of rows with advantage 0 differ from step to s
 `trl_over_qae` is how many times longer TRL takes, pair by pair, then the median.
 
 Run it with an environment that has trl 1.16 and qae (`make test-host-trl` makes .venv-trl), or give `--trl-python`.
-Prints one JSON object; `--out` also writes it to a file.
+Prints one JSON object; `--out` also writes it to a file, after every alternation. Alternations take minutes: where that
+file is there already, with the same configuration and versions, the new ones are added to it.
 """
 
 import argparse
@@ -249,21 +250,30 @@ class Side:
         self._child.wait()
 
 
-def measure(args: argparse.Namespace, work: str) -> dict[str, Any]:
-    """Alternate the sides; every step of each, medians and ratios of neighbours."""
+# side -> its steps, one an alternation
+Steps = dict[str, list[dict[str, float]]]
+
+
+def measure(args: argparse.Namespace, work: str) -> Iterator[Steps]:
+    """Alternate the sides; what each did, alternation by alternation."""
     sides = [Side(name, args.trl_python if name.startswith("trl") else sys.executable, args, work) for name in SIDES]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in SIDES}
     for alternation in range(args.alternations + args.warmup):
+        found: Steps = {}
         for side in sides:
-            step = side.step()
-            if alternation >= args.warmup:
-                found[side.name].append(step)
-            print(f"{work} {alternation} {side.name}: {json.dumps(step)}", file=sys.stderr, flush=True)
+            found[side.name] = [side.step()]
+            print(f"{work} {alternation} {side.name}: {json.dumps(found[side.name][0])}", file=sys.stderr, flush=True)
+        if alternation >= args.warmup:
+            yield found
     for side in sides:
         side.close()
+
+
+def summary(found: Steps) -> dict[str, Any]:
+    """The steps themselves, spreads, and ratios of neighbours."""
     seconds = {name: [step["seconds"] for step in steps] for name, steps in found.items()}
     pairs = [("trl", "trl_skip"), ("trl", "qae_dense"), ("trl", "qae"), ("trl_skip", "qae"), ("qae_dense", "qae")]
     return {
+        "steps": found,
         "sides": {
             name: {key: harness.spread([step[key] for step in steps]) for key in steps[0]}
             for name, steps in found.items()
@@ -294,19 +304,37 @@ def main() -> None:
         [args.trl_python, "-c", "from importlib.metadata import version; print(version('trl'), version('torch'))"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "step",
         "policy": args.policy,
         "config": {
             "prompts": args.prompts, "group_size": GROUP, "minibatches": MINIBATCHES, "max_tokens": MAX_TOKENS,
             "dtype": "bfloat16", "threads": args.threads,
         },
-        "alternations": args.alternations,
         "warmup": args.warmup,
         "environment": environment | {"trl": trl[0], "trl_torch": trl[1]},
-        "works": {work: measure(args, work) for work in args.works},
     }  # fmt: skip
+    kept = kept_steps(args.out, result)
+    for work in args.works:
+        for more in measure(args, work):
+            before = kept.get(work, {})
+            kept[work] = {side: [*before.get(side, []), *steps] for side, steps in more.items()}
+            result["works"] = {name: summary(found) for name, found in kept.items()}
+            if args.out:
+                args.out.write_text(json.dumps(result, indent=1) + "\n")
     harness.finish(result, args.out)
+
+
+def kept_steps(out: Path | None, now: dict[str, Any]) -> dict[str, Steps]:
+    """The steps of an earlier call of the same configuration and versions, work by work; {} if there is no such file."""
+    if out is None or not out.is_file():
+        return {}
+    before = json.loads(out.read_text())
+    for result in (before, now):
+        result["same"] = [result["config"], result["policy"], result["environment"]["versions"]]
+    if before.pop("same") != now.pop("same"):
+        harness.skip(f"{out} was made with another configuration or other versions: give another --out")
+    return {work: found["steps"] for work, found in before["works"].items() if "steps" in found}
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ class Batch:
         """The next token of every row in use."""
         if self._centre is None:
             # A multiple of 8, so that another set of prompts seldom changes how logits are rounded.
-            self._centre = 8.0 * round(self._decoder.logits(self._hidden).amax(-1).mean().item() / 8)
+            self._centre = 8.0 * round(self._decoder.logits(self._hidden).amax(-1).float().mean().item() / 8)
         uniforms = uniform_pairs(self._keys[self._row_ids], self._positions)
         logits = self._decoder.logits(self._hidden, self._centre)
         drawn = draw(logits, uniforms, temperature=self._params.temperature, top_p=self._params.top_p)

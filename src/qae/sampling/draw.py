@@ -44,7 +44,7 @@ def draw(
     sorts); log-prob and entropy stay those of the full softmax.
 
     Args:
-        logits: [n v], overwritten where that saves a copy.
+        logits: [n v], overwritten where that saves a copy; made float32 a chunk of rows at a time.
         uniforms: [n 2] in [0, 1).
         temperature: of the softmax.
         top_p: mass of the nucleus.
