@@ -326,7 +326,7 @@ def main() -> None:
 
 
 def kept_steps(out: Path | None, now: dict[str, Any]) -> dict[str, Steps]:
-    """The steps of an earlier call of the same configuration and versions, work by work; {} if there is no such file."""
+    """The steps of an earlier call, work by work; nothing if there is no such file."""
     if out is None or not out.is_file():
         return {}
     before = json.loads(out.read_text())

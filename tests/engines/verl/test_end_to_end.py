@@ -30,8 +30,8 @@ QAE = [sys.executable, "-c", "from qae.cli import main; main()", "train"]
 STEPS, STEPS_TO_LEARN = 3, 20
 ON_TWO = ["engine=verl", "engine.platform=cpu", "engine.workers=2"]
 LEARNS = [
-    "task.levels=[2x1]", "rollout.prompts=8", "rollout.group_size=8", "rollout.max_tokens=26",
-    "update.minibatches=2", "update.lr=1e-4", "update.warmup=0", "algorithm.dynamic_sampling.enabled=false",
+    "task.levels=[2x1]", "rollout.prompts=16", "rollout.group_size=8", "rollout.max_tokens=26",
+    "update.minibatches=4", "update.lr=1e-4", "update.warmup=0", "algorithm.dynamic_sampling.enabled=false",
     "eval.problems=48", "eval.samples=4", "eval.every=0", "checkpoint.every=0",
 ]  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_rows_are_skipped(finished: Run) -> None:
 
 def test_the_run_directory_is_ready_for_a_report(finished: Run) -> None:
     rollouts = [row for _, path in rollout_files(finished.path) for row in read_rollouts(path)]
-    assert len(rollouts) == STEPS * 8 * 8
+    assert len(rollouts) == STEPS * 16 * 8
     assert {row.regime for row in rollouts} >= {"hard", "easy"}
     assert all(row.entropy_mean_nats is not None for row in rollouts)
     assert (finished.path / "report.html").stat().st_size > 10_000
