@@ -8,6 +8,7 @@ from qae.report.figures import figures_of
 
 Record = dict[str, Any]
 POINTS = 100
+SENTENCE = 32  # characters; a longer cell of a table may break its lines
 
 
 def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -105,11 +106,15 @@ def study_page(record: Record) -> str:
 
 def _table(title: str, header: list[str], rows: list[list[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return (
         f'<section><h2>{escape(title)}</h2><div class="card scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div></section>"
     )
+
+
+def _cell(text: str) -> str:
+    return f'<td class="words">{escape(text)}</td>' if len(text) > SENTENCE else f"<td>{escape(text)}</td>"
 
 
 def _rule(study: Record) -> str:
