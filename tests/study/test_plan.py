@@ -94,9 +94,11 @@ def test_a_policy_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_
     with pytest.raises(
         ConfigError, match=r"^no policy policies/x, from which runs of fake start; make it first: make it$"
     ):
-        check_policies(study)
+        check_policies(study.config, study.runs)
+    check_policies(study.config, [run for run in study.runs if run.config.policy.path == "tiny"])
     (tmp_path / "policies" / "x").mkdir(parents=True)
-    check_policies(study_of(CONTENTS | {"policies": ["tiny", "policies/x"], "seeds": 2}, beside=tmp_path))
+    made = study_of(CONTENTS | {"policies": ["tiny", "policies/x"], "seeds": 2}, beside=tmp_path)
+    check_policies(made.config, made.runs)
 
 
 def test_plan_text():

@@ -61,7 +61,8 @@ def conduct(
     study = load_study(path)
     directory = place_of(study.config.name, out)
     if not sum_up_only:
-        check_policies(study)
+        to_do = chosen_runs(_with_kept(states_of(study, directory), directory), only)
+        check_policies(study.config, [state.run for state in to_do if state.state != "finished"])
     states = _with_kept(open_study(study, directory), directory)
     chosen = chosen_runs(states, only)
     failure: StudyStopped | StudyFailed | None = None

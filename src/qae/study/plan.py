@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -331,16 +331,16 @@ def _hours(minutes: float) -> str:
     return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
 
 
-def check_policies(study: Study) -> None:
-    """Refuse to begin while a directory that a run starts from is not there.
+def check_policies(config: StudyConfig, runs: Iterable[PlannedRun]) -> None:
+    """Refuse to begin while a directory that one of the runs starts from is not there.
 
     Raises:
         ConfigError: names the directory and the command that makes it.
     """
-    for policy in dict.fromkeys(run.config.policy.path for run in study.runs):
+    for policy in dict.fromkeys(run.config.policy.path for run in runs):
         if "/" in policy and policy.startswith((".", "/", "policies/")) and not Path(policy).is_dir():
-            made = f"; make it first: {study.config.prepare}" if study.config.prepare else ""
-            raise ConfigError(f"no policy {policy}, from which runs of {study.config.name} start{made}")
+            made = f"; make it first: {config.prepare}" if config.prepare else ""
+            raise ConfigError(f"no policy {policy}, from which runs of {config.name} start{made}")
 
 
 def check_kept(study: Study, kept: Mapping[str, Any]) -> None:
