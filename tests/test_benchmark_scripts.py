@@ -179,3 +179,22 @@ def test_make_bench_goes_on_past_what_is_left_out_and_names_what_failed(tmp_path
     assert done.returncode != 0
     assert f"failed: {scripts[0]}\n" in done.stderr
     assert bench(*scripts[1:]).returncode == 0
+
+
+def test_step_adds_to_what_an_earlier_call_measured(script, tmp_path):
+    step = script("step")
+    now = {
+        "config": {"prompts": 32},
+        "policy": "tiny",
+        "environment": {"versions": {"torch": "2"}, "load_average": 1.0},
+    }
+    out = tmp_path / "step.json"
+    assert step.kept_steps(out, dict(now)) == {}
+    steps = {side: [{"seconds": seconds}] for side, seconds in zip(step.SIDES, (8.0, 4.0, 2.0, 1.0), strict=True)}
+    summed = step.summary(steps)
+    assert summed["ratios"]["trl_over_qae"] == {"median": 8, "min": 8, "max": 8, "runs": 1}
+    busier = {"environment": {"versions": versions, "load_average": 9.0}}
+    out.write_text(json.dumps(now | busier | {"works": {"words": summed}}))
+    assert step.kept_steps(out, dict(now)) == {"words": steps}
+    with pytest.raises(SystemExit):
+        step.kept_steps(out, now | {"config": {"prompts": 8}})
