@@ -4,8 +4,9 @@ Same weights, dtype, prompts, number of completions, end tokens, full-vocabulary
 workloads on SmolLM2-135M-Instruct:
 
     few_shot    32 prompts of four solved additions x 8, at most 8 tokens, a newline ends
-    words       8 chat prompts with arithmetic in words x 8, at most 128 tokens, EOS ends
-    words_full  the same, but nothing ends before 128 tokens: no gain from dropping finished rows
+    words       8 prompts of step.py's work of that name (arithmetic in words, chat template) x 8, at most 128
+                tokens, EOS ends
+    words_full  8 longer questions x 8, and nothing ends before 128 tokens: no gain from dropping finished rows
 
 Sides alternate in one process (vLLM in a child, `--vllm /path/to/its/python`). The random numbers of the sides differ,
 so completions differ in length; seconds, completions a second and tokens a second are given. A ratio
@@ -49,6 +50,8 @@ class Work:
 
 
 def make_works(tokenizer: Any, scale: float) -> dict[str, Work]:
+    from qae.tasks import make_task
+
     def count(n: int) -> int:
         return max(1, round(n * scale))
 
@@ -57,7 +60,9 @@ def make_works(tokenizer: Any, scale: float) -> dict[str, Work]:
         tokenizer(f"{SHOTS}{11 + 37 * i % 88} + {12 + 53 * i % 87} =", add_special_tokens=False).input_ids
         for i in range(count(32))
     ]
-    words = [
+    task = make_task({"name": "worded_arithmetic"}, 0)
+    words = [task.encode(task.train_item(i), tokenizer) for i in range(count(8))]
+    full = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": QUESTIONS[i % 4].format(a=20 + 7 * i, b=11 + i, c=3 + i)}],
             add_generation_prompt=True,
@@ -69,7 +74,7 @@ def make_works(tokenizer: Any, scale: float) -> dict[str, Work]:
     return {
         "few_shot": Work(few_shot, 8, 8, (eos, newline)),
         "words": Work(words, 8, 128, (eos,)),
-        "words_full": Work(words, 8, 128, ()),
+        "words_full": Work(full, 8, 128, ()),
     }
 
 

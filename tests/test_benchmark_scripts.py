@@ -183,11 +183,8 @@ def test_make_bench_goes_on_past_what_is_left_out_and_names_what_failed(tmp_path
 
 def test_step_adds_to_what_an_earlier_call_measured(script, tmp_path):
     step = script("step")
-    now = {
-        "config": {"prompts": 32},
-        "policy": "tiny",
-        "environment": {"versions": {"torch": "2"}, "load_average": 1.0},
-    }
+    versions = {"torch": "2"}
+    now = {"config": {"prompts": 32}, "policy": "tiny", "environment": {"versions": versions, "load_average": 1.0}}
     out = tmp_path / "step.json"
     assert step.kept_steps(out, dict(now)) == {}
     steps = {side: [{"seconds": seconds}] for side, seconds in zip(step.SIDES, (8.0, 4.0, 2.0, 1.0), strict=True)}
