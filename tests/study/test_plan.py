@@ -15,11 +15,11 @@ from qae.trainer.keys import ConfigError
 STUDIES = Path(__file__).parents[2] / "studies"
 # name -> (runs, minutes of one core)
 SHIPPED = {
-    "cause": (48, 192),
-    "clip": (30, 120),
-    "compose": (36, 144),
-    "knob": (98, 392),
-    "small-groups": (36, 144),
+    "cause": (48, 144),
+    "clip": (30, 90),
+    "compose": (36, 108),
+    "knob": (98, 294),
+    "small-groups": (36, 108),
     "smollm2": (9, 270),
     "stability-map": (81, 324),
 }

@@ -135,6 +135,11 @@ def test_few_seeds_give_hints_and_say_so():
     assert verdict([0.2])[0] == "open"
 
 
+def test_one_seed_says_nothing():
+    alone = compare({"a": [0.5]})["a"]
+    assert judge(alone, comparisons=1, margin=0.03) == ("open", "open: one seed cannot tell a difference from chance")
+
+
 def test_one_difference_is_enough_for_a_verdict_only_if_the_arms_allow_it():
     """Six seeds give p = .031: a verdict for one arm, none for six."""
     values = [0.1, 0.2, 0.1, 0.3, 0.1, 0.2]

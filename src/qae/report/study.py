@@ -35,6 +35,7 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
             "-" if c["seconds"] is None else f"{c['seconds']:,.0f}",
         ]
         for c in record["cells"]
+        if c["finished"]
     ]  # fmt: skip
     tables = [
         ("Asked before the runs", ["question", "expected", "answer", "difference [95% over seeds]", "why"], asked),

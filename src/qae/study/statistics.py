@@ -216,10 +216,12 @@ def judge(difference: Difference, *, comparisons: int, margin: float | None, alp
     inside = margin is not None and d.low is not None and d.high is not None and -margin < d.low and d.high < margin
     if inside and n >= 3:
         return "same", f"no difference beyond {margin:g}: the interval over {n} seeds lies within it"
+    if n == 1:
+        return "open", "open: one seed cannot tell a difference from chance"
     if d.p_smallest * comparisons > alpha:
         at_least = math.ceil(1 - math.log2(alpha / comparisons))
         told = f"{n} seeds cannot go below p = {d.p_smallest:.2g} (a verdict needs {at_least})"
-        one_sided = n > 1 and (min(d.values) > 0 or max(d.values) < 0)
+        one_sided = min(d.values) > 0 or max(d.values) < 0
         if one_sided and abs(d.mean) >= (margin or 0.0):
             return ("hint higher" if d.mean > 0 else "hint lower"), f"a hint, no verdict: all seeds agree, but {told}"
         return "open", f"open: {told}, and they do not all agree on a difference that matters"
