@@ -12,6 +12,7 @@ COLOURS = ("#566072", "#2f5fd0", "#d1495b", "#14794f", "#c77700", "#7b3fb5", "#0
 AXES = {"step": "steps", "tokens": "tokens updated (thousands)", "seconds": "seconds of sampling and learning"}
 NAMES = {"eval/entropy": "held-out entropy (nats)", "train/entropy": "training entropy (nats)"}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 360, 230, 46, 26, 36, 10
+CAPTION = 480  # the longest line below a figure of one panel
 TEXT = 'font-family="system-ui, sans-serif" font-size="11" fill="#333d4d"'
 
 
@@ -153,7 +154,8 @@ def _panels(panels: Sequence[tuple[str, list[Line]]], arms: Sequence[str], x_nam
         parts.append(_text(place + 16, legend + down, arm))
         place += length
     parts.append(_text(8, legend + down + 20, f"across: {x_name}; up: {y_name}; bands: lowest to highest seed"))
-    return _svg(WIDTH * columns, legend + down + 28, parts, f"{y_name} against {x_name}")
+    width = max(WIDTH * columns, CAPTION)
+    return _svg(width, legend + down + 28, parts, f"{y_name} against {x_name}")
 
 
 def _panel(title: str, lines: Sequence[Line], arms: Sequence[str], across: float, low: float, high: float) -> list[str]:
