@@ -345,9 +345,11 @@ def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch
     step = {"baseline": "mean", "gradient_norm": 0.5, "own_predicted_nats": -1e-6, "predicted_nats": 2e-6}
     step |= {"measured_nats": 2.5e-6}
 
-    def measured(run_dir: Path, *, tell: Callable[[str], None]) -> dict[str, Any]:
+    def measured(run_dir: Path, *, batches: int, tell: Callable[[str], None]) -> dict[str, Any]:
         tell("one step of mean")
-        return {"checkpoint": "c", "completions": 48, "heldout_tokens": 1000, "steps": [step]}
+        paired = {"from_mean_nats": 5e-7, "from_mean_se_nats": 2e-7} if batches > 1 else {}
+        steps = [step | paired]
+        return {"checkpoint": "c", "batches": batches, "completions": 48, "heldout_tokens": 1000, "steps": steps}
 
     monkeypatch.setattr(measure, "measure_entropy_steps", measured)
     made = recorded_run(tmp_path / "made", steps=3, rows=8)
@@ -356,6 +358,8 @@ def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch
     assert "Entropy change of one small gradient step from c (48 completions), in millionths of a nat" in out
     kept = json.loads((made / "audit.json").read_text())
     assert kept["entropy_step"]["steps"] == [step] and kept["tokens"]["words"] == ["so"]
+    out = run("audit", str(made), "--measure", "--batches=4")[1]
+    assert "(48 completions in 4 batches)" in out and "+0.50 +- 0.20" in out
     line = one_red_line(*run("audit", str(made / "rollouts"), "--measure")[::2])
     assert line == f"--measure needs one run directory with a config.yaml, got {made / 'rollouts'}"
 

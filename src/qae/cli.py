@@ -406,6 +406,7 @@ def audit(
             "and measured.",
         ),
     ] = False,
+    batches: Annotated[int, typer.Option(min=1, help="With --measure: batches to take the step on.")] = 1,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers there.")] = None,
 ) -> None:
     """Say what other baselines would have done with logged rewards, what happened to the entropy, and which K.
@@ -425,7 +426,9 @@ def audit(
     if measure:
         from qae.audit.measure import measure_entropy_steps
 
-        found["entropy_step"] = measure_entropy_steps(paths[0], tell=lambda text: typer.echo(text, err=True))
+        found["entropy_step"] = measure_entropy_steps(
+            paths[0], batches=batches, tell=lambda text: typer.echo(text, err=True)
+        )
     typer.echo(audit_text(found), nl=False)
     if json_file is not None:
         atomic_write(json_file, to_json(found) + "\n")

@@ -50,6 +50,21 @@ def test_predictions_are_the_first_order_of_what_is_measured(run: Path, monkeypa
     assert said[0].startswith("loading ") and said[-1] == "one step of fixed 1"
 
 
+def test_several_batches_are_averaged_and_compared_in_pairs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "make_task", make_task)
+    one, two = (measure_entropy_steps(run, batches=n) for n in (1, 2))
+    assert one["steps"][0]["measured_se_nats"] is None
+    assert (one["batches"], two["batches"]) == (1, 2)
+    mean, *others = two["steps"]
+    assert (mean["from_mean_nats"], mean["from_mean_se_nats"]) == (0.0, 0.0)
+    first = {step["baseline"]: step["measured_nats"] for step in one["steps"]}
+    for step in others:
+        name, both = step["baseline"], step["measured_nats"]
+        assert step["from_mean_nats"] == pytest.approx(both - mean["measured_nats"])
+        # of two values, the standard error is half their distance, and the mean lies between them
+        assert step["measured_se_nats"] == pytest.approx(abs(both - first[name]), rel=1e-6)
+
+
 def test_the_two_predictions_are_those_of_a_step_on_the_logits() -> None:
     """Averaged over y, for one context, they are `predicted_entropy_change` with and without centring."""
     policy = random_policy()

@@ -1,4 +1,4 @@
-"""Predicted against measured entropy change: one checkpoint, one batch, one small plain gradient step a baseline.
+"""Predicted against measured entropy change: one checkpoint, one small plain gradient step a baseline and batch.
 
 Adam on samples that change from step to step cannot tell what a baseline does to the entropy; this can. The policy is
 put back before each baseline, and entropy is taken on contexts that stay the same: completions of held-out problems.
@@ -9,8 +9,9 @@ identity, which rises with the baseline, and the centred one of the true gradien
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -64,21 +65,27 @@ class EntropyStep:
     centred_per_step: float
 
 
+_NUMBERS = tuple(field.name for field in fields(EntropyStep) if field.name != "baseline")
+
+
 def measure_entropy_steps(
-    run_dir: Path, *, relative_step: float = 1e-5, tell: Callable[[str], None] = lambda text: None
+    run_dir: Path, *, batches: int = 1, relative_step: float = 1e-5, tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
     """Take one small plain gradient step from a run's newest checkpoint under each baseline, and put it back.
 
     Args:
         run_dir: a run with config.yaml and checkpoints.
+        batches: independent batches to do so with; what is given are means over them.
         relative_step: length of the step of the mean baseline, over the length of the parameters.
         tell: told what is being done.
 
     Returns:
-        A record: checkpoint, completions, heldout_tokens, entropy_nats, own_entropy_nats, steps (`EntropyStep`).
+        A record: checkpoint, batches, completions, heldout_tokens, entropy_nats, own_entropy_nats, and steps, one a
+        baseline: the values of `EntropyStep`, `measured_se_nats` (standard error over the batches), and the paired
+        difference from the mean baseline's measured change, `from_mean_nats` with `from_mean_se_nats`.
 
     Raises:
-        ValueError: there is no checkpoint, or no group of the batch is mixed.
+        ValueError: there is no checkpoint, or no group of a batch is mixed.
     """
     found = checkpoints(run_dir)
     if not found:
@@ -91,11 +98,14 @@ def measure_entropy_steps(
     task = make_task(config.task.model_dump(), config.seed)
     engine = make_engine("builtin", policy)
     engine.refresh()
-    tell("sampling one batch and the held-out contexts")
-    batch = collect(config, policy, task, engine, step=0, cursor=0, phase=lambda *a, **b: None)
-    groups = [group for group in batch.groups if group.is_mixed]
-    if not groups:
-        raise ValueError(f"no group of the batch is mixed: every advantage is 0 at {found[-1]}")
+    tell(f"sampling {'one batch' if batches == 1 else f'{batches} batches'} and the held-out contexts")
+    sampled: list[list[Group]] = []
+    for i in range(batches):
+        cursor = i * config.rollout.prompts
+        batch = collect(config, policy, task, engine, step=i, cursor=cursor, phase=lambda *a, **b: None)
+        sampled.append([group for group in batch.groups if group.is_mixed])
+        if not sampled[-1]:
+            raise ValueError(f"no group of the batch is mixed: every advantage is 0 at {found[-1]}")
     items = task.heldout_items(HELDOUT) or [task.train_item(10**6 + i) for i in range(HELDOUT)]
     prompts = [task.encode(item, policy.tokenizer) for item in items]
     rows = [i for i in range(len(items)) for _ in range(HELDOUT_SAMPLES)]
@@ -104,23 +114,59 @@ def measure_entropy_steps(
     if policy.device.type != "mps":  # which has no float64; a small change of entropy drowns in float32's rounding
         policy.model.double()
     contexts = _Tokens(policy, prompts, rows, completions, config.rollout.temperature)
-    own = _Tokens(
+    rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
+    owns = [_own_tokens(policy, groups, config.rollout.temperature) for groups in sampled]
+    steps: list[list[EntropyStep]] = []
+    for i, (groups, own) in enumerate(zip(sampled, owns, strict=True)):
+        label = f" on batch {i + 1}" if batches > 1 else ""
+        steps.append(
+            _steps(policy, groups, own, contexts, rises, relative_step, lambda text, at=label: tell(text + at))
+        )
+    return {
+        "checkpoint": str(found[-1]),
+        "batches": batches,
+        "completions": sum(len(own.completions) for own in owns),
+        "heldout_tokens": contexts.count,
+        "entropy_nats": contexts.entropy(),
+        "own_entropy_nats": fmean(own.entropy() for own in owns),
+        "relative_step": relative_step,
+        "steps": [_over_batches(same, [batch[0] for batch in steps]) for same in zip(*steps, strict=True)],
+    }
+
+
+def _own_tokens(policy: Policy, groups: Sequence[Group], temperature: float) -> "_Tokens":
+    return _Tokens(
         policy,
         [group.prompt for group in groups],
         [i for i, group in enumerate(groups) for _ in group.completions],
         [c for group in groups for c in group.completions],
-        config.rollout.temperature,
+        temperature,
     )
-    steps = _steps(policy, groups, own, contexts, relative_step, tell)
-    return {
-        "checkpoint": str(found[-1]),
-        "completions": len(own.completions),
-        "heldout_tokens": contexts.count,
-        "entropy_nats": contexts.entropy(),
-        "own_entropy_nats": own.entropy(),
-        "relative_step": relative_step,
-        "steps": [asdict(step) for step in steps],
-    }
+
+
+def _over_batches(same: Sequence[EntropyStep], first: list[EntropyStep]) -> dict[str, Any]:
+    """Means of one baseline's steps over the batches, and how sure they are.
+
+    Args:
+        same: its step on each batch.
+        first: the mean baseline's.
+    """
+    measured = [step.measured_nats for step in same]
+    differences = [step.measured_nats - of_mean.measured_nats for step, of_mean in zip(same, first, strict=True)]
+    values = {name: fmean(getattr(step, name) for step in same) for name in _NUMBERS}
+    return (
+        {"baseline": same[0].baseline}
+        | values
+        | {
+            "measured_se_nats": _standard_error(measured),
+            "from_mean_nats": fmean(differences),
+            "from_mean_se_nats": _standard_error(differences),
+        }
+    )
+
+
+def _standard_error(values: list[float]) -> float | None:
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 def _steps(
@@ -128,6 +174,7 @@ def _steps(
     groups: Sequence[Group],
     own: "_Tokens",
     contexts: "_Tokens",
+    rises: list[Tensor],
     relative_step: float,
     tell: Callable[[str], None],
 ) -> list[EntropyStep]:
@@ -137,7 +184,6 @@ def _steps(
     baselines |= {f"quantile K={k:g}": quantile_advantages(rewards, ids, k) for k in KS}
     baselines |= {f"fixed {b}": fixed_advantages(rewards, ids, baseline=b) for b in (0, 1)}
     drawn, expected, owners = own.surprises()
-    rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
     own_rises = own.gradient(lambda logprobs, entropies, rows: entropies)
     before, own_before = contexts.entropy(), own.entropy()
     found: list[EntropyStep] = []

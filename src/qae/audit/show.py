@@ -140,23 +140,31 @@ def _tokens(found: Record) -> str:
 def _steps(found: Record) -> str:
     if not found:
         return ""
+    batches = found.get("batches", 1)
+    several = f" in {batches} batches" if batches > 1 else ""
     rows = [
         [
             line["baseline"],
             f"{line['gradient_norm']:.3g}",
             *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
+            *([_less(line)] if several else []),
             *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
         ]
         for line in found["steps"]
     ]
     header = ["baseline", "gradient", "on the batch, predicted", "held out, predicted", "held out, measured"]
+    header += ["against the mean (+- standard error)"] if several else []
     header += ["paper's identity (nats a logit step)", "centred (likewise)"]
     return _table(
         f"Entropy change of one small gradient step from {found['checkpoint']} "
-        f"({found['completions']} completions), in millionths of a nat",
+        f"({found['completions']} completions{several}), in millionths of a nat",
         header,
         rows,
     )
+
+
+def _less(line: Record) -> str:
+    return f"{1e6 * line['from_mean_nats']:+.2f} +- {1e6 * line['from_mean_se_nats']:.2f}"
 
 
 def _recommended(record: Record) -> str:
