@@ -20,8 +20,6 @@ before the model was, less 16 bytes a parameter: fp32 weights, gradients and Ada
 Linux only. Without `--trl-python` ours is measured alone. Prints one JSON object; `--out` also writes it to a file.
 """
 
-import ctypes
-import gc
 import json
 import os
 import random
@@ -68,12 +66,6 @@ def make_rows(work: tuple[int, ...], vocabulary: int) -> dict[str, Any]:
     }
 
 
-def give_back() -> None:
-    """Return freed memory to the kernel, so that the next peak is of what is really used."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-
-
 def start_libraries() -> float:
     """Start thread pools and matrix libraries; what is resident then."""
     import torch
@@ -83,7 +75,7 @@ def start_libraries() -> float:
     for dtype in (torch.float32, torch.bfloat16):
         a = torch.ones(256, 256, dtype=dtype, requires_grad=True)
         torch.nn.functional.scaled_dot_product_attention(*[(a @ a)[None, None]] * 3).sum().backward()
-    give_back()
+    harness.give_back()
     return resident_mb()
 
 
@@ -136,10 +128,10 @@ def measure_ours(side: str, policy_path: str, dtype: str, rows: dict[str, Any], 
 
     learner.learn(some(GROUP), step=1)
     everyone, peaks, kept = some(len(rows["group"])), [], 0.0
-    give_back()
+    harness.give_back()
     at_rest = resident_mb()
     for _ in range(repeats):
-        give_back()
+        harness.give_back()
         with phase_peak(policy.device) as peak:
             stats = learner.learn(everyone, step=2)
         peaks.append(peak.mb)
@@ -183,7 +175,7 @@ def measure_trl(side: str, policy_path: str, dtype: str, rows: dict[str, Any], r
 
         def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
             made = given(len(rows["group"]) if self.state.global_step else GROUP)
-            give_back()
+            harness.give_back()
             if self.state.global_step:
                 at_rest.append(resident_mb())
                 marks.append(stack.enter_context(phase_peak(torch.device("cpu"))))

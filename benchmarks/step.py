@@ -12,7 +12,8 @@ weights, AdamW, Clip-Higher .2/.28, token-mean, no KL, temperature 1 over the wh
 Two works: `few_shot`, sums after four solved lines, at most 8 tokens, a newline ends; `words`, arithmetic in words
 without examples through the chat template, at most 128 tokens.
 
-Every side is a process of its own that waits for its turn, so they alternate step by step; only one computes at a time.
+Every side is a process of its own that waits for its turn, so they alternate step by step; only one computes at a time,
+and gives back the memory that it freed before the next one's turn: TRL's steps of `words` take 10 GB each.
 The first step of each (allocations, thread pools) is not counted, unless `--warmup 0`. Sides draw different random
 numbers, so lengths and the share of rows with advantage 0 differ from step to step: both are given. A ratio
 `trl_over_qae` is how many times longer TRL takes, pair by pair, then the median.
@@ -99,6 +100,7 @@ def run_ours(side: str, work: str, prompts: int, steps: int, policy: str, thread
                     reward=m["reward"],
                 )
             if name in ("start", "step"):
+                harness.give_back()
                 if next(self.turns, "end") == "end":
                     os._exit(0)
                 self.began = perf_counter()
@@ -145,6 +147,7 @@ def run_trl(side: str, work: str, prompts: int, steps: int, policy: str, threads
             self.began = 0.0
 
         def go_on(self) -> None:
+            harness.give_back()
             if next(self.turns, "end") == "end":
                 os._exit(0)
             self.began = perf_counter()
