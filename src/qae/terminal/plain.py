@@ -124,6 +124,7 @@ def interval(metrics: Metrics) -> str:
 # What each phase does, and to what.
 PHASES = {
     "load": ("loading", "torch and the policy"),
+    "launch": ("starting", "verl and Ray, then evaluating before the first step"),
     "sample": ("sampling", "completions"),
     "grade": ("grading", "completions"),
     "update": ("updating", "updates"),

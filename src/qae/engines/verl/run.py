@@ -89,6 +89,7 @@ def train(
             "where it is)"
         )
     tell("note", text=f"verl and Ray take about a minute to start; what they print goes to {place.log}")
+    tell("phase", phase="launch", done=0, total=0, tokens=0)
     _Watch(config, place, prompts, writer, tell).run()
     return place.run_dir
 
