@@ -147,7 +147,7 @@ def _steps(found: Record) -> str:
             line["baseline"],
             f"{line['gradient_norm']:.3g}",
             *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
-            *([_less(line)] if several else []),
+            *([_against_mean(line)] if several else []),
             *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
         ]
         for line in found["steps"]
@@ -163,7 +163,7 @@ def _steps(found: Record) -> str:
     )
 
 
-def _less(line: Record) -> str:
+def _against_mean(line: Record) -> str:
     return f"{1e6 * line['from_mean_nats']:+.2f} +- {1e6 * line['from_mean_se_nats']:.2f}"
 
 
