@@ -257,7 +257,7 @@ def main() -> None:
         vllm.close()
     report = {
         "benchmark": "rollout",
-        "policy": args.policy,
+        "policy": Path(args.policy).name,  # a result names no directory of a machine
         "dtype": args.dtype,
         "config": {
             name: {

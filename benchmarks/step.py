@@ -309,7 +309,7 @@ def main() -> None:
     ).stdout.split()  # fmt: skip
     result: dict[str, Any] = {
         "benchmark": "step",
-        "policy": args.policy,
+        "policy": Path(args.policy).name,  # a result names no directory of a machine
         "config": {
             "prompts": args.prompts, "group_size": GROUP, "minibatches": MINIBATCHES, "max_tokens": MAX_TOKENS,
             "dtype": "bfloat16", "threads": args.threads,
