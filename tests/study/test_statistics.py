@@ -135,9 +135,9 @@ def test_few_seeds_give_hints_and_say_so():
     assert verdict([0.2])[0] == "open"
 
 
-def test_one_seed_says_nothing():
-    alone = compare({"a": [0.5]})["a"]
-    assert judge(alone, comparisons=1, margin=0.03) == ("open", "open: one seed cannot tell a difference from chance")
+@pytest.mark.parametrize(("values", "seeds"), [([0.5], "1 seed is"), ([0.5, 0.4], "2 seeds are")])
+def test_one_or_two_seeds_say_nothing(values, seeds):
+    assert verdict(values) == ("open", f"open: {seeds} too few even for a hint")
 
 
 def test_one_difference_is_enough_for_a_verdict_only_if_the_arms_allow_it():

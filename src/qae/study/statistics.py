@@ -196,8 +196,8 @@ def judge(difference: Difference, *, comparisons: int, margin: float | None, alp
     """What a difference allows one to say.
 
     A verdict needs p after correction at or below `alpha`, or an interval over at least three seeds that lies within
-    the margin. Where so few seeds can never give such a p, the most that can be said is a hint: all seeds on one
-    side, and the mean beyond the margin.
+    the margin. Where so few seeds can never give such a p, the most that can be said is a hint: all of at least three
+    seeds on one side, and the mean beyond the margin.
 
     Args:
         difference: of one arm from the baseline.
@@ -216,8 +216,8 @@ def judge(difference: Difference, *, comparisons: int, margin: float | None, alp
     inside = margin is not None and d.low is not None and d.high is not None and -margin < d.low and d.high < margin
     if inside and n >= 3:
         return "same", f"no difference beyond {margin:g}: the interval over {n} seeds lies within it"
-    if n == 1:
-        return "open", "open: one seed cannot tell a difference from chance"
+    if n < 3:
+        return "open", f"open: {n} seed{'s are' if n > 1 else ' is'} too few even for a hint"
     if d.p_smallest * comparisons > alpha:
         at_least = math.ceil(1 - math.log2(alpha / comparisons))
         told = f"{n} seeds cannot go below p = {d.p_smallest:.2g} (a verdict needs {at_least})"
