@@ -62,5 +62,7 @@ def write_run(directory: Path, pass_rate: float, run: Any, *, explodes: bool = F
             lines.append({"step": step, "seconds": 6.0 * step, "entropy": entropy, **costs})
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "metrics.jsonl").write_text("".join(json.dumps({"schema": 1, **line}) + "\n" for line in lines))
+    about = {"qae": "0.1.0", "torch": "2.13.0", "commit": None}
+    (directory / "config.yaml").write_text(yaml.safe_dump({"about": about}))
     (directory / PLANNED).write_text(yaml.safe_dump(run.config.model_dump(mode="json")))
     (directory / FINISHED).write_text(json.dumps({"ended": "all steps", "step": 20}))

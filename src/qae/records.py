@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 SCHEMA = 1
+# One JSON object: a line of metrics or rollouts, or a kept summary.
+Record = dict[str, Any]
 
 Regime = Literal["hard", "easy", "flat", "unscored"]
 

@@ -50,6 +50,24 @@ def test_predictions_are_the_first_order_of_what_is_measured(run: Path, monkeypa
     assert said[0].startswith("loading ") and said[-1] == "one step of fixed 1"
 
 
+def test_with_lora_the_step_starts_from_the_adapted_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint holds the merged model; the configuration's policy knows nothing of the run."""
+    pytest.importorskip("peft")
+    save_policy(random_policy(), tmp_path / "policy")
+    for module in (loop, measure):
+        monkeypatch.setattr(module, "make_task", make_task)
+    config = TrainConfig.load(
+        {"policy": {"lora": {"r": 2}}}, f"policy.path={tmp_path / 'policy'}", "steps=1", "rollout.prompts=6",
+        "rollout.group_size=4", "rollout.max_tokens=8", "eval.problems=0",
+    )  # fmt: skip
+    run = loop.train(config, run_dir=tmp_path / "run")
+    loaded: list[str] = []
+    monkeypatch.setattr(measure, "load_policy", lambda path, **more: loaded.append(path) or load_policy(path, **more))
+    found = measure_entropy_steps(run)
+    assert loaded == [found["checkpoint"]]
+    assert found["steps"][0]["measured_nats"] == pytest.approx(found["steps"][0]["predicted_nats"], rel=0.02, abs=1e-9)
+
+
 def test_several_batches_are_averaged_and_compared_in_pairs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "make_task", make_task)
     one, two = (measure_entropy_steps(run, batches=n) for n in (1, 2))

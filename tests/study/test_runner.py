@@ -9,11 +9,13 @@ import textwrap
 import threading
 
 import pytest
+import yaml
 
 from fake_study import fake_study, write_runs
 from qae.study import runner, view, worker
 from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
 from qae.study.worker import FINISHED
+from qae.trainer import checkpoint
 from qae.trainer.keys import ConfigError
 
 # Stands in for `python -m qae.study.worker DIRECTORY`: counts its starts, and does what the file `do` says.
@@ -167,6 +169,32 @@ def test_a_worker_waits_until_the_run_is_free(tmp_path):
         assert not inside
     thread.join(10)
     assert inside
+
+
+def test_a_worker_that_waits_for_another_stops_when_its_study_is_gone(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / worker.LOCK).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = subprocess.Popen([sys.executable, "-m", "qae.study.worker", str(tmp_path)], stdin=subprocess.PIPE)
+        waiting.stdin.close()
+        assert waiting.wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(("empty_steps", "step", "ended"), [(3, 7, "nothing to learn"), (0, 20, "all steps")])
+def test_a_run_killed_between_its_last_checkpoint_and_its_end(tmp_path, monkeypatch, empty_steps, step, ended):
+    """It is not trained further; what is left is the evaluation of its last step."""
+    config = fake_study(seeds=1).runs[0].config
+    (tmp_path / worker.PLANNED).write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"schema": 1, "step": step, "entropy": 0.1}) + "\n")
+    progress = checkpoint.Progress(step=step, empty_steps=empty_steps)
+    monkeypatch.setattr(checkpoint, "checkpoints", lambda run_dir: [tmp_path])
+    monkeypatch.setattr(checkpoint, "read_progress", lambda saved: (progress, {}))
+    monkeypatch.setattr("qae.engines.dispatch.train", lambda *a, **b: pytest.fail("it was trained further"))
+    evaluated = []
+    monkeypatch.setattr(worker, "evaluate_stopped", lambda run_dir, config: evaluated.append(run_dir))
+    assert worker.execute(tmp_path) == 0
+    assert evaluated == [tmp_path]
+    assert json.loads((tmp_path / FINISHED).read_text()) == {"ended": ended, "step": step}
 
 
 def test_a_worker_leaves_a_finished_run_alone(tmp_path, monkeypatch):

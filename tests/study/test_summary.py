@@ -1,17 +1,21 @@
 """From runs to answers: made-up runs whose truth is known, the record, its views, and drawing again."""
 
+import copy
 import json
 import xml.etree.ElementTree as ET
 
 import pytest
+import yaml
+from rich.console import Console
 
 from fake_study import CONTENTS, fake_study, write_run, write_runs
-from qae.report.figures import figures_of
+from qae.report.figures import _line, figures_of
 from qae.report.study import study_markdown, study_page
-from qae.study.command import chosen_runs, redraw, write_views
+from qae.study.command import chosen_runs, conduct, redraw, write_views
 from qae.study.plan import StudyConfig
 from qae.study.runner import states_of
 from qae.study.summary import adopt, answered, read_record, record_of, write_record
+from qae.study.worker import FINISHED
 from qae.trainer.keys import ConfigError
 
 
@@ -33,11 +37,71 @@ def test_the_effect_is_found_where_it_is_and_nowhere_else(record):
     assert better["low"] < 0.2 < better["high"]
     assert better["p"] == 2 / 2**8
     assert better["p_holm"] == 4 / 2**8
-    assert better["won"] + better["lost"] <= 96
-    assert better["won"] > 80
     assert better["both_low"] < better["low"] + 0.01 < better["mean"]
     for block, arm in (("near", "better"), ("near", "same"), ("stale", "same")):
         assert line(record, block, arm)["kind"] == "same"
+
+
+def test_each_difference_stands_beside_the_level_that_it_starts_from(record):
+    assert line(record, "near", "same")["base"] == pytest.approx(0.4, abs=0.05)
+
+
+def test_differences_of_the_seeds_that_share_a_policy_are_told_apart(tmp_path):
+    """Seeds 0 and 2 start from one policy: with an effect that grows with the seed its mean is that of the two."""
+    study = fake_study(seeds=3, policies=["tiny", "other"])
+    for run in study.runs:
+        gain = 0.1 * run.seed if run.arm == "better" else 0.0
+        write_run(tmp_path / "runs" / run.label, 0.4 + gain, run)
+    record = record_of(study.config, states_of(study, tmp_path))
+    found = line(record, "near", "better")
+    values = found["values"]
+    assert found["by_policy"] == pytest.approx({"tiny": (values[0] + values[2]) / 2, "other": values[1]}, abs=1e-4)
+    assert "tiny +" in study_markdown(record)
+
+
+def test_the_arms_that_were_planned_are_corrected_for_before_they_are_run(tmp_path):
+    study = fake_study()
+    write_runs(study, tmp_path)
+    for run in study.runs:
+        if run.arm == "same":
+            (tmp_path / "runs" / run.label / FINISHED).unlink()
+    record = record_of(study.config, states_of(study, tmp_path))
+    assert line(record, "stale", "better")["p_holm"] == 4 / 2**8
+
+
+def test_the_best_block_is_not_chosen_before_all_are_there(tmp_path):
+    study = fake_study()
+    write_runs(study, tmp_path)
+    (tmp_path / "runs" / "near" / "same" / "seed-7" / FINISHED).unlink()
+    (answer,) = [a for a in record_of(study.config, states_of(study, tmp_path))["answers"] if a["arm"] == "better"][1:]
+    assert (answer["answer"], answer["against_block"]) == ("not run yet", "best")
+
+
+def test_a_run_is_stable_if_its_entropy_is_healthy_and_it_lost_nothing(tmp_path):
+    study = fake_study(seeds=2)
+    states = write_runs(study, tmp_path)
+    target = next(s for s in states if s.run.label == "near/same/seed-0")
+    write_run(target.directory, 0.1, target.run)
+    target = next(s for s in states if s.run.label == "near/better/seed-1")
+    write_run(target.directory, 0.5, target.run, explodes=True)
+    cells = record_of(study.config, states_of(study, tmp_path))["cells"]
+    stable = {cell["arm"]: cell["stable"] for cell in cells if cell["block"] == "near"}
+    assert stable == {"mean": 2, "same": 1, "better": 1}
+
+
+def test_curves_are_aligned_by_step(tmp_path):
+    """A run that stopped early and was evaluated at its own last step moves no point of the others."""
+    study = fake_study(seeds=2)
+    states = write_runs(study, tmp_path)
+    metrics = next(s for s in states if s.run.label == "near/mean/seed-0").directory / "metrics.jsonl"
+    lines = [json.loads(text) for text in metrics.read_text().splitlines()]
+    kept = [entry for entry in lines if entry["step"] <= 7]
+    last = next(entry for entry in lines if entry["step"] == 10 and "eval/rates" in entry) | {"step": 7}
+    metrics.write_text("".join(json.dumps(entry) + "\n" for entry in [*kept, last]))
+    record = record_of(study.config, states_of(study, tmp_path))
+    curve = _line(record, "near", "mean", "eval/pass@1", "step")
+    assert curve.x == [0]
+    assert _line(record, "near", "same", "eval/pass@1", "step").x == [0, 10, 20]
 
 
 def test_pairing_takes_out_what_the_seeds_share(record):
@@ -97,16 +161,35 @@ def test_three_seeds_give_hints(tmp_path):
 
 
 def test_a_study_goes_on_from_its_summary_where_its_runs_are_not(record, tmp_path):
-    """Runs with the settings of now count, those with others do not, and the answers stay the same."""
+    """Its runs count, the answers stay the same, and one with other settings is refused, not dropped."""
     states = states_of(fake_study(), tmp_path)
     adopt(states, record)
     assert {state.state for state in states} == {"finished"}
     assert states[0].pass_rate == record["runs"][0]["eval"]["eval/pass@1"][-1]
     assert record_of(fake_study().config, states) == record
     changed = fake_study(arms=CONTENTS["arms"] | {"better": ["algorithm.advantage.k=0.3"]})
-    states = states_of(changed, tmp_path)
-    adopt(states, record)
-    assert {state.run.arm for state in states if state.state == "waiting"} == {"better"}
+    with pytest.raises(ConfigError, match=r"^the kept summary's near/better/seed-0 was made with other settings than"):
+        adopt(states_of(changed, tmp_path), record)
+
+
+def test_runs_that_are_planned_no_longer_are_kept(record, tmp_path):
+    fewer = fake_study(seeds=2)
+    states = states_of(fewer, tmp_path)
+    others = adopt(states, record)
+    assert len(states) + len(others) == len(record["runs"])
+    again = record_of(fewer.config, states, others)
+    assert sorted(map(json.dumps, again["runs"])) == sorted(map(json.dumps, record["runs"]))
+
+
+def test_a_kept_summary_holds_what_was_written_down_first(record, tmp_path):
+    """With the summary alone, without study.yaml and the runs, a changed margin is refused, too."""
+    write_record(record, tmp_path / "out" / "summary.json")
+    changed = copy.deepcopy(CONTENTS) | {"decision": CONTENTS["decision"] | {"margins": {"eval/pass@1": 0.2}}}
+    (tmp_path / "fake.yaml").write_text(yaml.safe_dump(changed))
+    before = (tmp_path / "out" / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"^decision of the study is not what was written down before its first run"):
+        conduct(tmp_path / "fake.yaml", out=tmp_path / "out", jobs=1, console=Console(), plain=True, sum_up_only=True)
+    assert (tmp_path / "out" / "summary.json").read_bytes() == before
 
 
 def test_where_a_study_is_started_from_does_not_change_its_runs():

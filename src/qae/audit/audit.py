@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from qae.audit.rows import read_completion_tables, read_jsonl
 from qae.audit.scalars import read_scalars
@@ -16,9 +15,8 @@ from qae.audit.tokens import WORDS, TokenStore
 from qae.audit.whatif import DEFAULT_KS, Composition, compare_baselines, compare_regimes, name_logged_baseline
 from qae.detect import Verdict, detect_from_metrics
 from qae.groups import fraction_meant
-from qae.records import SCHEMA, ReadTally, atomic_write, to_json
+from qae.records import SCHEMA, ReadTally, Record, atomic_write, to_json
 
-Record = dict[str, Any]
 COMPOSITIONS = 20_000
 MANY_GROUPS = 100
 

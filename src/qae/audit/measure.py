@@ -92,9 +92,7 @@ def measure_entropy_steps(
         raise ValueError(f"{run_dir} has no checkpoint to take a step from; set checkpoint.every, or finish the run")
     config = TrainConfig.load(str(run_dir / "config.yaml"))
     tell(f"loading {found[-1]}")
-    policy = load_policy(
-        config.policy.path if config.policy.lora else str(found[-1]), dtype="float32", device=config.policy.device
-    )
+    policy = load_policy(str(found[-1]), dtype="float32", device=config.policy.device)  # LoRA's adapters are merged in
     task = make_task(config.task.model_dump(), config.seed)
     engine = make_engine("builtin", policy)
     engine.refresh()

@@ -10,9 +10,7 @@ from typing import Any, cast
 
 from qae.audit.store import GroupStore, Row
 from qae.audit.tokens import TokenStore
-from qae.records import ReadTally
-
-Record = dict[str, Any]
+from qae.records import ReadTally, Record
 
 GROUP = (
     "prompt_id",

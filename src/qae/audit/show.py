@@ -1,8 +1,6 @@
 """An audit as text: tables that read well in a terminal and are Markdown."""
 
-from typing import Any
-
-Record = dict[str, Any]
+from qae.records import Record
 
 
 def audit_text(record: Record) -> str:

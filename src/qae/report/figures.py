@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
-Record = dict[str, Any]
+from qae.records import Record
+
 COLOURS = ("#566072", "#2f5fd0", "#d1495b", "#14794f", "#c77700", "#7b3fb5", "#008a9a", "#a0522d", "#b0127b", "#4d6b00")
 AXES = {"step": "steps", "tokens": "tokens updated (thousands)", "seconds": "seconds of sampling and learning"}
 NAMES = {"eval/entropy": "held-out entropy (nats)", "train/entropy": "training entropy (nats)"}
@@ -106,13 +106,14 @@ def differences(record: Record, metric: str) -> str:
 
 
 def _line(record: Record, block: str, arm: str, metric: str, x: str) -> Line | None:
-    """Mean and range over the seeds at each place that all of them have; places are means too."""
+    """Mean and range over the seeds at each step that all of them have; places are means too."""
     runs = [run for run in record["runs"] if run["block"] == block and run["arm"] == arm]
     series = [_series(run, metric, x) for run in runs]
     series = [points for points in series if points]
     if not series:
         return None
-    columns = list(zip(*series, strict=False))  # a run that stopped early ends the band
+    steps = set[int].intersection(*(set(points) for points in series))
+    columns = [[points[step] for points in series] for step in sorted(steps)]
     ys = [[y for _, y in column] for column in columns]
     return Line(
         arm,
@@ -123,11 +124,13 @@ def _line(record: Record, block: str, arm: str, metric: str, x: str) -> Line | N
     )
 
 
-def _series(run: Record, metric: str, x: str) -> list[tuple[float, float]]:
+def _series(run: Record, metric: str, x: str) -> dict[int, tuple[float, float]]:
+    """Step -> place and value."""
     source = run["entropy"] if metric == "train/entropy" else run["eval"]
     values = source["nats"] if metric == "train/entropy" else source.get(metric, [])
     places = [place / 1000 if x == "tokens" else place for place in source.get(x, [])]
-    return [(place, y) for place, y in zip(places, values, strict=False) if y is not None]
+    points = zip(source["step"], places, values, strict=False)
+    return {step: (place, y) for step, place, y in points if y is not None}
 
 
 def _panels(panels: Sequence[tuple[str, list[Line]]], arms: Sequence[str], x_name: str, y_name: str) -> str:

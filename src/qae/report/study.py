@@ -2,11 +2,10 @@
 
 from html import escape
 from importlib import resources
-from typing import Any
 
+from qae.records import Record
 from qae.report.figures import figures_of
 
-Record = dict[str, Any]
 POINTS = 100
 SENTENCE = 32  # characters; a longer cell of a table may break its lines
 
@@ -20,8 +19,9 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
     ]
     compared = [
         [
-            c["block"], c["arm"], c["metric"].removeprefix("eval/"), f"{len(c['values'])}", _difference(c, c["metric"]),
-            _interval(c, "both", c["metric"]), f"{c['p']:.3g}", f"{c['p_holm']:.3g}", c["words"],
+            c["block"], c["arm"], c["metric"].removeprefix("eval/"), f"{len(c['values'])}",
+            _value(c["metric"], c["base"]), _difference(c, c["metric"]), _interval(c, "both", c["metric"]),
+            _policies(c), f"{c['p']:.3g}", f"{c['p_holm']:.3g}", c["words"],
         ]
         for c in record["comparisons"]
     ]  # fmt: skip
@@ -30,7 +30,8 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
         [
             c["block"], c["arm"], f"{c['finished']} of {c['planned']}",
             *(_value(m, c["metrics"][m]) for m in study["metrics"]),
-            _entropy(c), *(_share(c["means"].get(f"advantage/{sign}_frac")) for sign in ("zero", "negative")),
+            _entropy(c), f"{c['stable']} of {c['finished']}",
+            *(_share(c["means"].get(f"advantage/{sign}_frac")) for sign in ("zero", "negative")),
             "-" if c["tokens"] is None else f"{c['tokens'] / 1000:,.0f}",
             "-" if c["seconds"] is None else f"{c['seconds']:,.0f}",
         ]
@@ -41,13 +42,13 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
         ("Asked before the runs", ["question", "expected", "answer", "difference [95% over seeds]", "why"], asked),
         (
             f"Differences from {study['baseline']}",
-            ["block", "arm", "metric", "seeds", "difference [95% over seeds]", "[95% over seeds and problems]", "p",
-             "p (Holm)", "verdict"],
+            ["block", "arm", "metric", "seeds", study["baseline"], "difference [95% over seeds]",
+             "[95% over seeds and problems]", "by policy", "p", "p (Holm)", "verdict"],
             compared,
         ),
         (
             "Arms at the end",
-            ["block", "arm", "runs", *metrics, "entropy of the runs", "zero advantage", "negative",
+            ["block", "arm", "runs", *metrics, "entropy of the runs", "stable", "zero advantage", "negative",
              "tokens updated (k)", "seconds"],
             cells,
         ),
@@ -149,6 +150,14 @@ def _interval(line: Record, prefix: str, metric: str) -> str:
     if low is None or high is None:
         return "-"
     return f"[{_value(metric, low, sign='+', unit=False)}, {_value(metric, high, sign='+', unit=False)}]"
+
+
+def _policies(line: Record) -> str:
+    """The mean difference of the seeds of each initial policy, where there are several."""
+    found = line["by_policy"]
+    if len(found) < 2:
+        return "-"
+    return ", ".join(f"{name} {_value(line['metric'], x, sign='+', unit=False)}" for name, x in found.items())
 
 
 def _value(metric: str, value: float | None, *, sign: str = "", unit: bool = True) -> str:

@@ -3,12 +3,10 @@
 import json
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from qae.records import SCHEMA, SchemaError
+from qae.records import SCHEMA, Record, SchemaError
 from qae.report.runs import Arm, is_number
-
-Record = dict[str, Any]
 
 
 def read_audit(run_dir: Path) -> Record | None:

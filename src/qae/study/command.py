@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from qae.records import atomic_write
+from qae.records import Record, atomic_write
 from qae.report.figures import figures_of
 from qae.report.study import study_markdown, study_page
-from qae.study.plan import check_policies, load_study, plan_text
+from qae.study.plan import Study, check_kept, check_policies, load_study, plan_text
 from qae.study.runner import RunState, StudyFailed, StudyStopped, open_study, run_study, states_of
-from qae.study.summary import Record, adopt, read_record, record_of, write_record
+from qae.study.summary import adopt, read_record, record_of, write_record
 from qae.study.view import open_view
 from qae.trainer.keys import ConfigError
 
@@ -22,7 +22,8 @@ def dry_run(path: Path, *, out: Path | None, jobs: int) -> str:
     """The plan of a study in words; nothing is written."""
     study = load_study(path)
     directory = place_of(study.config.name, out)
-    states = _with_kept(states_of(study, directory), directory)
+    states = states_of(study, directory)
+    _adopt_kept(study, states, directory)
     count = [sum(state.state == kind for state in states) for kind in ("finished", "begun")]
     return plan_text(study, jobs=jobs, finished=count[0], begun=count[1])
 
@@ -61,9 +62,12 @@ def conduct(
     study = load_study(path)
     directory = place_of(study.config.name, out)
     if not sum_up_only:
-        to_do = chosen_runs(_with_kept(states_of(study, directory), directory), only)
+        states = states_of(study, directory)
+        _adopt_kept(study, states, directory)
+        to_do = chosen_runs(states, only)
         check_policies(study.config, [state.run for state in to_do if state.state != "finished"])
-    states = _with_kept(open_study(study, directory), directory)
+    states = open_study(study, directory)
+    _adopt_kept(study, states, directory)
     chosen = chosen_runs(states, only)
     failure: StudyStopped | StudyFailed | None = None
     if not sum_up_only:
@@ -72,7 +76,8 @@ def conduct(
                 run_study(chosen, jobs=jobs, look=look, tell=tell)
             except (StudyStopped, StudyFailed) as error:
                 failure = error
-    record = record_of(study.config, states)
+    states = states_of(study, directory)  # again: another process may have finished some of the others
+    record = record_of(study.config, states, _adopt_kept(study, states, directory))
     write_record(record, directory / SUMMARY)
     write_views(record, directory)
     if failure:
@@ -126,8 +131,11 @@ def place_of(name: str, out: Path | None) -> Path:
     return out or Path("runs") / f"study-{name}"
 
 
-def _with_kept(states: list[RunState], directory: Path) -> list[RunState]:
+def _adopt_kept(study: Study, states: list[RunState], directory: Path) -> list[Record]:
+    """Count the runs of the summary that lies in the directory; returns those that are planned no longer."""
     summary = directory / SUMMARY
-    if summary.is_file():
-        adopt(states, read_record(summary))
-    return states
+    if not summary.is_file():
+        return []
+    record = read_record(summary)
+    check_kept(study, record["study"])
+    return adopt(states, record)

@@ -196,13 +196,10 @@ class PlannedRun:
 
     @property
     def settings(self) -> int:
-        """A number that tells its settings from others', whatever directory the study is started from."""
-        moved = [
-            f"{key}={Path(value).name}" if key == "policy.path" else text
-            for text in self.overrides
-            for key, _, value in [text.partition("=")]
-        ]
-        return zlib.crc32("\n".join((Path(self.base).name, *moved)).encode())
+        """A number that tells its whole configuration from others', wherever its policy and its directory are."""
+        composed = self.config.model_dump(mode="json", exclude={"name"})
+        composed["policy"]["path"] = Path(self.config.policy.path).name
+        return zlib.crc32(json.dumps(composed, sort_keys=True).encode())
 
     @cached_property
     def config(self) -> TrainConfig:

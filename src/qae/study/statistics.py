@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-Kind = Literal["higher", "lower", "same", "hint higher", "hint lower", "open", "not run"]
+Kind = Literal["higher", "lower", "same", "hint higher", "hint lower", "hint same", "open", "not run"]
 EXACT_UP_TO = 16  # seeds: 65,536 sign patterns
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Treatment minus baseline over paired seeds.
+    """Treatment minus baseline over paired seeds, in the metric's unit.
 
     Attributes:
         values: one a seed.
@@ -22,7 +22,8 @@ class Difference:
         high: likewise.
         p: exact sign-flip test over the seeds, two-sided.
         p_smallest: the smallest p that so many seeds can give.
-        p_holm: p after Holm's correction over the arms compared with one baseline.
+        p_holm: p after Holm's correction.
+        comparisons: how many it is corrected for.
     """
 
     values: tuple[float, ...]
@@ -32,6 +33,7 @@ class Difference:
     p: float
     p_smallest: float
     p_holm: float
+    comparisons: int
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -104,10 +106,12 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, flo
 def crossed_interval(table: Sequence[Sequence[float]], level: float = 0.95) -> tuple[float, float] | None:
     """Interval of the mean over seeds (rows) and problems (columns): other seeds and other problems.
 
-        var = v_seeds / s + v_problems / q - v_rest / (s q),    Student's t with s - 1 degrees of freedom
+        var = max(a, b, a + b - v_rest / (s q)),    a = v_seeds / s,    b = v_problems / q,
+        Student's t with s - 1 degrees of freedom
 
     v_seeds and v_problems are the variances of the row and column means, each of which holds a part of the rest, so
-    that one of the two parts is taken off again.
+    that one of the two parts is taken off again, but never so much that the interval is narrower than one over seeds
+    or over problems alone.
 
     Args:
         table: [seeds][problems] paired differences.
@@ -172,58 +176,72 @@ def _inside(t: float, freedom: int) -> float:
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
-def compare(treatments: Mapping[str, Sequence[float]]) -> dict[str, Difference]:
-    """Differences of several arms from one baseline, with Holm's correction over the arms.
+def compare(treatments: Mapping[str, Sequence[float]], *, comparisons: int | None = None) -> dict[str, Difference]:
+    """Differences of several arms from one baseline, with Holm's correction.
 
     Args:
         treatments: arm -> treatment minus baseline, one a seed.
+        comparisons: how many were planned; those without a seed count with p = 1. None: the arms that have one.
 
     Returns:
         arm -> `Difference`, of the arms that have a seed.
+
+    Example:
+        >>> compare({"a": [0.1] * 6}, comparisons=2)["a"].p_holm
+        0.0625
     """
     given = {arm: tuple(values) for arm, values in treatments.items() if values}
     ps = {arm: sign_flip_p(values) for arm, values in given.items()}
-    adjusted = dict(zip(ps, holm(list(ps.values())), strict=True))
+    together = max(comparisons or 0, len(given))
+    adjusted = holm([*ps.values(), *[1.0] * (together - len(ps))])
     found: dict[str, Difference] = {}
-    for arm, values in given.items():
+    for (arm, values), p_holm in zip(given.items(), adjusted, strict=False):
         low, high = t_interval(values) or (None, None)
         smallest = 2.0 ** (1 - len(values))
-        found[arm] = Difference(values, statistics.fmean(values), low, high, ps[arm], smallest, adjusted[arm])
+        found[arm] = Difference(values, statistics.fmean(values), low, high, ps[arm], smallest, p_holm, together)
     return found
 
 
-def judge(difference: Difference, *, comparisons: int, margin: float | None, alpha: float = 0.05) -> tuple[Kind, str]:
+def judge(difference: Difference, *, planned: int, margin: float | None, alpha: float = 0.05) -> tuple[Kind, str]:
     """What a difference allows one to say.
 
-    A verdict needs p after correction at or below `alpha`, or an interval over at least three seeds that lies within
-    the margin. Where so few seeds can never give such a p, the most that can be said is a hint: all of at least three
-    seeds on one side, and the mean beyond the margin.
+    A verdict needs the planned seeds, at least as many of them as can give p <= alpha after correction, and either
+    such a p or an interval that lies within the margin. With fewer, at least three, the most that can be said is a
+    hint: the interval lies within the margin, or all seeds are on one side and the mean is beyond the margin.
 
     Args:
         difference: of one arm from the baseline.
-        comparisons: how many arms are compared together.
+        planned: seeds written down in the study: before all of them are there nothing is a verdict.
         margin: smallest difference that matters, in the metric's unit; None: no equivalence can be found.
         alpha: level of the test.
 
     Returns:
         The kind and a sentence.
+
+    Example:
+        >>> judge(compare({"a": [0.1] * 6})["a"], planned=6, margin=0.03)
+        ('higher', 'higher: p = 0.0312 over 6 seeds')
     """
     d, n = difference, len(difference.values)
-    if d.p_holm <= alpha:
-        side: Kind = "higher" if d.mean > 0 else "lower"
-        corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
-        return side, f"{side}: p = {d.p_holm:.3g} over {n} seeds{corrected}"
-    inside = margin is not None and d.low is not None and d.high is not None and -margin < d.low and d.high < margin
-    if inside and n >= 3:
-        return "same", f"no difference beyond {margin:g}: the interval over {n} seeds lies within it"
     if n < 3:
         return "open", f"open: {n} seed{'s are' if n > 1 else ' is'} too few even for a hint"
-    if d.p_smallest * comparisons > alpha:
-        at_least = math.ceil(1 - math.log2(alpha / comparisons))
-        told = f"{n} seeds cannot go below p = {d.p_smallest:.2g} (a verdict needs {at_least})"
-        one_sided = min(d.values) > 0 or max(d.values) < 0
-        if one_sided and abs(d.mean) >= (margin or 0.0):
-            return ("hint higher" if d.mean > 0 else "hint lower"), f"a hint, no verdict: all seeds agree, but {told}"
-        return "open", f"open: {told}, and they do not all agree on a difference that matters"
+    needed = math.ceil(1 - math.log2(alpha / d.comparisons))
+    if n < needed:
+        reservation = f"{n} seeds cannot go below p = {d.p_smallest:.2g} (a verdict needs {needed})"
+    else:
+        reservation = f"{n} of {planned} planned seeds are there" if n < planned else ""
+    if margin is not None and d.low is not None and d.high is not None and -margin < d.low and d.high < margin:
+        words = f"no difference beyond {margin:g}: the interval over {n} seeds lies within it"
+        return ("hint same", f"a hint, no verdict: {words}, but {reservation}") if reservation else ("same", words)
+    side: Literal["higher", "lower"] = "higher" if d.mean > 0 else "lower"
+    if reservation:
+        if (min(d.values) > 0 or max(d.values) < 0) and abs(d.mean) >= (margin or 0.0):
+            hint: Kind = "hint higher" if d.mean > 0 else "hint lower"
+            return hint, f"a hint, no verdict: all seeds agree, but {reservation}"
+        return "open", f"open: {reservation}, and they do not all agree on a difference that matters"
+    if d.p_holm <= alpha:
+        corrected = f", corrected for {d.comparisons} comparisons" if d.comparisons > 1 else ""
+        small = ", by less than the margin" if margin is not None and abs(d.mean) < margin else ""
+        return side, f"{side}{small}: p = {d.p_holm:.3g} over {n} seeds{corrected}"
     within = "no margin was set" if margin is None else "the interval does not lie within the margin"
     return "open", f"open: p = {d.p_holm:.3g} after correction, and {within}"

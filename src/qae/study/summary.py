@@ -1,20 +1,23 @@
 """From run directories to one record of a study, small enough to commit, and from that record to its answers."""
 
 import json
+import math
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from qae.detect import detect_from_metrics
-from qae.evaluation.estimators import paired_difference, pass_at_k
-from qae.records import atomic_write, read_metrics
+from qae.evaluation.estimators import pass_at_k
+from qae.records import Record, atomic_write, read_metrics
 from qae.study.plan import Question, StudyConfig
 from qae.study.runner import RunState
 from qae.study.statistics import Difference, compare, crossed_interval, judge
 from qae.study.worker import FINISHED
+from qae.trainer.keys import ConfigError
 
 SCHEMA = 1
 CURVE_POINTS = 40
@@ -23,15 +26,15 @@ MEANS = (
     "advantage/zero_frac", "advantage/positive_frac", "advantage/negative_frac", "tokens/kept_frac", "grad_norm",
     "clip_ratio/low_mean", "clip_ratio/high_mean", "frac_reward_zero_std", "completions/mean_length",
 )  # fmt: skip
-Record = dict[str, Any]
 
 
-def record_of(config: StudyConfig, states: Sequence[RunState]) -> Record:
+def record_of(config: StudyConfig, states: Sequence[RunState], others: Sequence[Record] = ()) -> Record:
     """The record of a study: what was asked, what its finished runs measured, and the answers.
 
     Args:
         config: the study.
         states: its runs; those that are not finished are counted and left out.
+        others: runs of a kept record that are planned no longer, from `adopt`.
     """
     finished = [state for state in states if state.state == "finished"]
     runs = [state.kept or run_record(state, config.metrics) for state in finished]
@@ -39,7 +42,7 @@ def record_of(config: StudyConfig, states: Sequence[RunState]) -> Record:
         "schema": SCHEMA,
         "study": config.model_dump(mode="json"),
         "planned": len(states),
-        "runs": runs,
+        "runs": [*runs, *others],
     })  # fmt: skip
 
 
@@ -57,18 +60,31 @@ def answered(record: Record) -> Record:
     return record | {"comparisons": comparisons, "answers": answers, "cells": _cells(config, runs)}
 
 
-def adopt(states: Sequence[RunState], record: Record) -> None:
-    """Count the runs of a kept summary as finished where they are not there and had the same settings.
+def adopt(states: Sequence[RunState], record: Record) -> list[Record]:
+    """Count the runs of a kept summary as finished where they are not there.
 
     So a study goes on from its summary on a machine that does not have the runs.
+
+    Returns:
+        The record's runs that are planned no longer, which are kept all the same.
+
+    Raises:
+        ConfigError: a kept run had other settings than the one now planned.
     """
-    kept = {(run["block"], run["arm"], run["seed"], run.get("settings")): run for run in record["runs"]}
+    kept = {(run["block"], run["arm"], run["seed"]): run for run in record["runs"]}
     for state in states:
         run = state.run
-        found = kept.get((run.block, run.arm, run.seed, run.settings))
-        if found and state.state == "waiting":
-            state.state, state.kept = "finished", found
-            state.step, state.pass_rate = found["steps"], (found["eval"].get("eval/pass@1") or [None])[-1]
+        found = kept.pop((run.block, run.arm, run.seed), None)
+        if found is None or state.state != "waiting":
+            continue
+        if found["settings"] != run.settings:
+            raise ConfigError(
+                f"the kept summary's {run.label} was made with other settings than it has now: put the settings back, "
+                "or move summary.json away to do its runs again"
+            )
+        state.state, state.kept = "finished", found
+        state.step, state.pass_rate = found["steps"], (found["eval"].get("eval/pass@1") or [None])[-1]
+    return list(kept.values())
 
 
 def run_record(state: RunState, metrics: Sequence[str]) -> Record:
@@ -78,6 +94,7 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
     train = [line for line in lines if line not in evaluations]
     verdict = detect_from_metrics(train)
     ended = json.loads((state.directory / FINISHED).read_text(encoding="utf-8"))
+    about = yaml.safe_load((state.directory / "config.yaml").read_text(encoding="utf-8"))["about"]
     last = evaluations[-1] if evaluations else {}
     stride = max(1, -(-len(train) // CURVE_POINTS))
     samples = last.get("eval/samples", 0)
@@ -87,6 +104,7 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
         "seed": state.run.seed,
         "settings": state.run.settings,
         "policy": Path(state.run.config.policy.path).name,  # a kept record names no directory of a machine
+        "about": {key: about[key] for key in ("qae", "torch", "commit")},
         "ended": ended["ended"],
         "steps": train[-1]["step"] if train else 0,
         "minutes": _rounded(lines[-1].get("seconds", 0.0) / 60) if lines else None,
@@ -137,32 +155,61 @@ def read_record(path: Path) -> Record:
 
 
 def _compare_block(config: StudyConfig, runs: Sequence[Record], block: str, metric: str) -> list[Record]:
-    """One line for each arm of a block but the baseline."""
+    """One line for each arm of a block but the baseline, corrected for all arms planned there."""
+    treated = [arm for arm in config.arms if arm != config.baseline and config.seeds_of(arm, block)]
     base = _by_seed(runs, config.baseline, block)
-    treated = {arm: _by_seed(runs, arm, block) for arm in config.arms if arm != config.baseline}
-    pairs = {arm: _pairs(base, own, metric) for arm, own in treated.items()}
-    found = compare({arm: [b - a for a, b in values.values()] for arm, values in pairs.items()})
+    pairs = {arm: _pairs(base, _by_seed(runs, arm, block), metric) for arm in treated}
+    found = compare(
+        {arm: [b - a for a, b in values.values()] for arm, values in pairs.items()}, comparisons=len(treated)
+    )
     return [
-        _line(config, difference, len(found), metric)
-        | {"block": block, "arm": arm, "against": config.baseline, "seeds": list(pairs[arm])}
-        | _over_problems([base[s] for s in pairs[arm]], [treated[arm][s] for s in pairs[arm]], metric)
+        {"block": block, "arm": arm, "against": config.baseline}
+        | _judged(config, metric, difference, (config.baseline, block), (arm, block), runs)
         for arm, difference in found.items()
     ]
 
 
-def _line(config: StudyConfig, difference: Difference, comparisons: int, metric: str) -> Record:
-    decision = config.decision
-    kind, words = judge(difference, comparisons=comparisons, margin=decision.margins.get(metric), alpha=decision.alpha)
+# arm, block
+Cell = tuple[str, str]
+
+
+def _judged(
+    config: StudyConfig, metric: str, difference: Difference, base: Cell, treated: Cell, runs: Sequence[Record]
+) -> Record:
+    """A difference between two cells in figures and words."""
+    decision, first, second = config.decision, _by_seed(runs, *base), _by_seed(runs, *treated)
+    pairs = _pairs(first, second, metric)
+    planned = min(config.seeds_of(*base), config.seeds_of(*treated))
+    kind, words = judge(difference, planned=planned, margin=decision.margins.get(metric), alpha=decision.alpha)
     numbers = {key: _rounded(value) for key, value in asdict(difference).items() if key != "values"}
-    values = [_rounded(value) for value in difference.values]
-    return {"metric": metric, **numbers, "values": values, "kind": kind, "words": words}
+    return {
+        "metric": metric,
+        "seeds": list(pairs),
+        "base": _rounded(statistics.fmean(a for a, _ in pairs.values())),
+        **numbers,
+        "values": [_rounded(value) for value in difference.values],
+        "by_policy": _by_policy(first, pairs),
+        "kind": kind,
+        "words": words,
+        **_over_problems([first[seed] for seed in pairs], [second[seed] for seed in pairs], metric),
+    }
+
+
+def _by_policy(runs: Mapping[int, Record], pairs: Mapping[int, tuple[float, float]]) -> dict[str, float | None]:
+    """Initial policy -> mean difference of its seeds: seeds that share one are not independent."""
+    policies = {seed: runs[seed]["policy"] for seed in pairs}
+    return {
+        policy: _rounded(statistics.fmean(b - a for seed, (a, b) in pairs.items() if policies[seed] == policy))
+        for policy in dict.fromkeys(policies.values())
+    }
 
 
 def _answer(config: StudyConfig, runs: Sequence[Record], comparisons: Sequence[Record], question: Question) -> Record:
     metric = question.metric or config.decision.metric
     against = question.against or config.baseline
-    block = _best(config, runs, question.arm, config.block_of(question))
-    against_block = _best(config, runs, against, question.against_block or config.block_of(question))
+    block, against_block = config.block_of(question), question.against_block or config.block_of(question)
+    if "best" in (block, against_block):
+        block, against_block = _best(config, runs, question.arm, block), _best(config, runs, against, against_block)
     asked = {"ask": question.ask, "expect": question.expect, "why": question.why, "metric": metric, "arm": question.arm}
     asked |= {"block": block, "against": against, "against_block": against_block}
     planned = next(
@@ -175,13 +222,12 @@ def _answer(config: StudyConfig, runs: Sequence[Record], comparisons: Sequence[R
         None,
     )
     if planned is None:
-        base, own = _by_seed(runs, against, against_block), _by_seed(runs, question.arm, block)
-        pairs = _pairs(base, own, metric)
-        if not pairs:
+        base, own = (against, against_block), (question.arm, block)
+        pairs = _pairs(_by_seed(runs, *base), _by_seed(runs, *own), metric)
+        if "best" in (block, against_block) or not pairs:
             return asked | {"kind": "not run", "answer": "not run yet"}
         difference = compare({"": [b - a for a, b in pairs.values()]})[""]
-        planned = _line(config, difference, 1, metric)
-        planned |= _over_problems([base[s] for s in pairs], [own[s] for s in pairs], metric)
+        planned = _judged(config, metric, difference, base, own, runs)
     kept = {key: planned[key] for key in ("kind", "words", "mean", "low", "high", "p", "p_holm", "values")}
     return asked | kept | {"answer": _spoken(question.expect, planned["kind"])}
 
@@ -199,17 +245,23 @@ def _spoken(expected: str, kind: str) -> str:
 
 
 def _best(config: StudyConfig, runs: Sequence[Record], arm: str, block: str) -> str:
-    """The block itself, or the arm's best one by the deciding metric's mean, so that both sides are tuned."""
+    """The block itself, or the arm's best one by the deciding metric's mean over the seeds that all blocks have.
+
+    It stays `best` until every planned run of the arm is there.
+    """
     if block != "best":
         return block
+    found = {name: _by_seed(runs, arm, name) for name in config.blocks if config.seeds_of(arm, name)}
+    if any(len(own) < config.seeds_of(arm, name) for name, own in found.items()):
+        return block
+    common = set[int].intersection(*(set(own) for own in found.values()))
     sign = 1 if config.decision.better == "higher" else -1
 
     def mean(name: str) -> float:
-        values = [_end(run, config.decision.metric) for run in _by_seed(runs, arm, name).values()]
-        known = [value for value in values if value is not None]
-        return sign * statistics.fmean(known) if known else -float("inf")
+        value = _mean([_end(found[name][seed], config.decision.metric) for seed in common])
+        return -float("inf") if value is None else sign * value
 
-    return max(config.blocks, key=mean)
+    return max(found, key=mean)
 
 
 def _cells(config: StudyConfig, runs: Sequence[Record]) -> list[Record]:
@@ -231,9 +283,20 @@ def _cells(config: StudyConfig, runs: Sequence[Record]) -> list[Record]:
                     "means": {key: _rounded(_mean([run["means"].get(key) for run in own])) for key in MEANS},
                     "entropy": {kind: verdicts.count(kind) for kind in sorted(set(verdicts))},
                     "stopped": sum(run["ended"] != "all steps" for run in own),
+                    "stable": sum(_stable(config, run) for run in own),
                 }
             )
     return [cell for cell in found if cell["planned"]]
+
+
+def _stable(config: StudyConfig, run: Record) -> bool:
+    """Healthy entropy, and the deciding metric did not end worse than it began, by more than its margin."""
+    metric = config.decision.metric
+    first, last = ([v for v in run["eval"].get(metric, []) if v is not None] or [math.nan])[0], _end(run, metric)
+    loss = first - (math.nan if last is None else last)
+    if config.decision.better == "lower":
+        loss = -loss
+    return run["entropy_verdict"] == "healthy" and not loss > config.decision.margins.get(metric, 0.0)
 
 
 def _by_seed(runs: Sequence[Record], arm: str, block: str) -> dict[int, Record]:
@@ -257,7 +320,7 @@ def _end(run: Record, metric: str) -> float | None:
 
 
 def _over_problems(base: Sequence[Record], own: Sequence[Record], metric: str) -> Record:
-    """Intervals over problems (these seeds), and over seeds and problems, where the metric is a pass rate."""
+    """Interval over other seeds and other problems, where the metric is a pass rate."""
     k = metric.removeprefix("eval/pass@")
     if not k.isdigit() or len({run["problems"] for run in (*base, *own)}) != 1 or not base[0]["correct"]:
         return {}
@@ -271,17 +334,8 @@ def _over_problems(base: Sequence[Record], own: Sequence[Record], metric: str) -
         [b - a for a, b in zip(rates(first), rates(second), strict=True)]
         for first, second in zip(base, own, strict=True)
     ]
-    by_problem = [statistics.fmean(column) for column in zip(*table, strict=True)]
-    problems = paired_difference([0.0] * len(by_problem), by_problem)
-    both = crossed_interval(table) or (None, None)
-    return {
-        "problems_low": _rounded(problems.low),
-        "problems_high": _rounded(problems.high),
-        "both_low": _rounded(both[0]),
-        "both_high": _rounded(both[1]),
-        "won": problems.won,
-        "lost": problems.lost,
-    }
+    low, high = crossed_interval(table) or (None, None)
+    return {"both_low": _rounded(low), "both_high": _rounded(high)}
 
 
 def _total(train: Sequence[Record], step: int, key: str) -> float:

@@ -25,23 +25,24 @@ TO_BE_CONTINUED = 75
 
 def main(run_dir: Path) -> int:
     """Do the run, or the rest of it; the process's exit code."""
+    threading.Thread(target=_stop_with_parent, daemon=True).start()  # also while it waits for another process
     with _alone(run_dir):
-        if (run_dir / FINISHED).is_file():
-            return 0
-        threading.Thread(target=_stop_with_parent, daemon=True).start()
-        return execute(run_dir)
+        return 0 if (run_dir / FINISHED).is_file() else execute(run_dir)
 
 
 def execute(run_dir: Path) -> int:
     """Train to the end and say how it ended, in finished.json."""
     from qae.engines.dispatch import train
-    from qae.trainer.checkpoint import checkpoints, read_progress
-    from qae.trainer.loop import EntropyAlarm, Interrupted, NothingToLearn
+    from qae.trainer.checkpoint import Progress, checkpoints, read_progress
+    from qae.trainer.loop import EMPTY_STEPS, EntropyAlarm, Interrupted, NothingToLearn
 
     config = TrainConfig.load(str(run_dir / PLANNED))
     saved = checkpoints(run_dir)
+    progress = read_progress(saved[-1])[0] if saved else Progress()
     ended = "all steps"
-    if not (saved and read_progress(saved[-1])[0].step >= config.steps):
+    if progress.empty_steps >= EMPTY_STEPS:
+        ended = "nothing to learn"  # it was killed after its last checkpoint
+    elif progress.step < config.steps:
         try:
             resume = run_dir if (run_dir / "config.yaml").is_file() else None
             train(config, run_dir=run_dir, resume=resume)
@@ -51,10 +52,12 @@ def execute(run_dir: Path) -> int:
             ended = "nothing to learn"
         except EntropyAlarm:
             ended = "entropy"
-    if ended != "all steps" and config.eval.problems:
+    lines = read_metrics(run_dir)
+    last = max((line["step"] for line in lines), default=0)
+    evaluated = any(line["step"] == last and "eval/rates" in line for line in lines)
+    if config.eval.problems and not evaluated:
         evaluate_stopped(run_dir, config)
-    steps = [line["step"] for line in read_metrics(run_dir)]
-    atomic_write(run_dir / FINISHED, json.dumps({"ended": ended, "step": max(steps, default=0)}) + "\n")
+    atomic_write(run_dir / FINISHED, json.dumps({"ended": ended, "step": last}) + "\n")
     return 0
 
 
