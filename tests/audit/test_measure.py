@@ -58,7 +58,7 @@ def test_with_lora_the_step_starts_from_the_adapted_policy(tmp_path: Path, monke
         monkeypatch.setattr(module, "make_task", make_task)
     config = TrainConfig.load(
         {"policy": {"lora": {"r": 2}}}, f"policy.path={tmp_path / 'policy'}", "steps=1", "rollout.prompts=6",
-        "rollout.group_size=4", "rollout.max_tokens=8", "eval.problems=0",
+        "rollout.group_size=4", "rollout.max_tokens=8", "update.minibatches=1", "eval.problems=0",
     )  # fmt: skip
     run = loop.train(config, run_dir=tmp_path / "run")
     loaded: list[str] = []
