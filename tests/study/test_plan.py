@@ -15,13 +15,13 @@ from qae.trainer.keys import ConfigError
 STUDIES = Path(__file__).parents[2] / "studies"
 # name -> (runs, minutes of one core)
 SHIPPED = {
-    "cause": (48, 144),
-    "clip": (30, 90),
-    "compose": (36, 108),
+    "cause": (36, 108),
+    "clip": (24, 72),
+    "compose": (24, 72),
     "knob": (98, 294),
-    "small-groups": (36, 108),
+    "small-groups": (27, 81),
     "smollm2": (9, 270),
-    "stability-map": (81, 324),
+    "stability-map": (27, 108),
 }
 
 
