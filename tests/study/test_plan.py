@@ -83,6 +83,15 @@ def test_seeds_start_from_the_policies_in_turn():
     assert {run.seed: run.config.policy.path for run in study.runs} == {0: "tiny", 1: "other", 2: "tiny"}
 
 
+def test_a_study_may_take_seeds_that_another_did_not():
+    study = fake_study(seeds=2, first_seed=10, more_seeds=[{"arms": ["same"], "seeds": 1}])
+    assert {run.seed for run in study.runs} == {10, 11}
+    assert {run.seed for run in study.runs if run.arm == "same"} == {10}
+    text = "near/same/seed-10 is the same run as near/better/seed-10"
+    with pytest.raises(ConfigError, match=text):
+        fake_study(first_seed=10, arms=CONTENTS["arms"] | {"same": ["algorithm.advantage.k=0.2"]})
+
+
 def test_a_policy_beside_the_study_is_found_there(tmp_path):
     (tmp_path / "taught").mkdir()
     study = study_of(CONTENTS | {"policies": ["taught"], "seeds": 1}, beside=tmp_path)

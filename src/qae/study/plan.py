@@ -108,6 +108,8 @@ class StudyConfig(Part):
     """The arm that the others are compared with, block by block."""
     seeds: Annotated[int, Field(ge=1, le=16)]
     """Seeds of each cell."""
+    first_seed: Annotated[int, Field(ge=0)] = 0
+    """The lowest one: a rule is tested on seeds that it was not made on."""
     more_seeds: tuple[Seeds, ...] = ()
     """Cells with another number of seeds; the last one that fits counts."""
     policies: tuple[str, ...] = ()
@@ -253,7 +255,7 @@ def study_of(contents: Mapping[str, Any], *, beside: Path = Path()) -> Study:
     study = Study(config, tuple(_runs(config, beside)))
     different: dict[str, str] = {}
     for run in study.runs:
-        if run.seed == 0:
+        if run.seed == config.first_seed:
             composed = json.dumps(run.config.model_dump(mode="json", exclude={"name"}), sort_keys=True)
             if composed in different:
                 raise ConfigError(
@@ -267,10 +269,10 @@ def _runs(config: StudyConfig, beside: Path) -> list[PlannedRun]:
     most = max(config.seeds_of(arm, block) for arm in config.arms for block in config.blocks)
     base, policies = _found(config.base, beside), [_found(policy, beside) for policy in config.policies]
     runs: list[PlannedRun] = []
-    for seed in range(most):
+    for seed in range(config.first_seed, config.first_seed + most):
         for name, block in config.blocks.items():
             for arm, own in config.arms.items():
-                if seed >= config.seeds_of(arm, name):
+                if seed - config.first_seed >= config.seeds_of(arm, name):
                     continue
                 policy = [f"policy.path={policies[seed % len(policies)]}"] if policies else []
                 runs.append(
