@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import gc
 import json
+import math
 import os
 import platform
 import statistics
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NoReturn
 
 # As in automake: `make bench` reports a script that ends with this code as left out, not as failed.
@@ -52,6 +54,19 @@ def finish(result: dict[str, Any], out: Path | None) -> None:
     print(text)
     if out:
         out.write_text(text + "\n")
+
+
+def matrix_gflops(dtype: Any, *, rows: int, inner: int, outer: int, seconds: float = 0.5) -> float:
+    """10^9 operations a second of a product [rows inner] x [inner outer] on the threads in use: the best call."""
+    import torch
+
+    a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, outer).to(dtype)
+    best, began = math.inf, perf_counter()
+    while perf_counter() - began < seconds:
+        started = perf_counter()
+        a @ b
+        best = min(best, perf_counter() - started)
+    return 2 * rows * inner * outer / best / 1e9
 
 
 def skip(why: str) -> NoReturn:

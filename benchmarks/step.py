@@ -333,11 +333,14 @@ def kept_steps(out: Path | None, now: dict[str, Any]) -> dict[str, Steps]:
     if out is None or not out.is_file():
         return {}
     before = json.loads(out.read_text())
-    for result in (before, now):
-        result["same"] = [result["config"], result["policy"], result["environment"]["versions"]]
-    if before.pop("same") != now.pop("same"):
-        harness.skip(f"{out} was made with another configuration or other versions: give another --out")
-    return {work: found["steps"] for work, found in before["works"].items() if "steps" in found}
+
+    def settings(result: dict[str, Any]) -> list[Any]:
+        kept = result["environment"]
+        return [result["config"], result["policy"], result["warmup"], kept["versions"], kept["trl"], kept["trl_torch"]]
+
+    if settings(before) != settings(now) or any("steps" not in found for found in before["works"].values()):
+        raise SystemExit(f"{out} was made with another configuration or other versions: give another --out")
+    return {work: found["steps"] for work, found in before["works"].items()}
 
 
 if __name__ == "__main__":

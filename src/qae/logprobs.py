@@ -173,7 +173,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 z, other = (buffer[: len(h)] for buffer in buffers)
                 head.logits(h, out=z)
                 minus_grad = -grad_logprobs[chunk, None]
-                # d times scale is the gradient of z; a factor per row is cheaper on h than on [tokens v].
+                # dz = g_lp (1[target] - p) - g_H p (log p + H), here d times scale: a factor per row is cheaper on h
+                # than on [tokens v].
                 if grad_entropies is None:
                     d, scale = torch.softmax(z, -1, out=other), minus_grad
                     d.scatter_add_(1, targets[chunk, None], torch.full_like(scale, -1.0))

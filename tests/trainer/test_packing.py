@@ -1,9 +1,12 @@
 """The shared packing against the plain one, and against the model's own forward pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig
 
 from qae.trainer.keys import ConfigError
 from qae.trainer.packing import pack_padded, pack_shared, packed_logprobs, packing_fault, shared_attention
@@ -81,6 +84,29 @@ def test_probe_accepts_rotary_models_and_names_what_it_does_not():
     windowed = random_policy()
     windowed.model.config.sliding_window = 16
     assert packing_fault(windowed) == "the model's attention sees a window of 16 tokens"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BloomConfig(vocab_size=41, hidden_size=32, n_layer=2, n_head=4),
+        FalconConfig(
+            vocab_size=41, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True, multi_query=False
+        ),
+    ],
+    ids=["bloom", "falcon"],
+)
+def test_biased_attention_is_refused_by_name(config):
+    """ALiBi adds to the scores by position in the sequence: the model keeps its own attention."""
+    policy = random_policy()
+    policy = replace(policy, model=AutoModelForCausalLM.from_config(config).float().eval())
+    assert packing_fault(policy) == f"the attention of {type(policy.model).__name__} cannot be replaced"
+
+
+def test_rotary_positions_that_depend_on_the_length_are_refused():
+    policy = random_policy()
+    policy.model.config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    assert packing_fault(policy) == "dynamic rotary positions depend on the length of the sequence"
 
 
 def test_a_head_that_is_not_one_linear_map_is_refused():

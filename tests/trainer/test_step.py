@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, GPT2Config
 
 import qae.trainer.step as step_module
+from qae.sampling import SamplingParams
+from qae.sampling.fallback import ForwardEngine
 from qae.trainer.config import TrainConfig
 from qae.trainer.packing import pack_padded, packed_logprobs
 from qae.trainer.step import Learner, Rows, microbatches, minibatches
@@ -202,6 +205,16 @@ def test_micro_batches_stay_within_budget_and_keep_siblings_together():
     assert [len(m) for m in microbatches(rows, range(16), 1, shared=True)] == [1] * 16
 
 
+def test_padded_micro_batches_count_their_padding():
+    """One long row beside many short ones: together they would be padded to its length."""
+    short = replace(fixed_rows(random_policy()), completions=[[5] * (60 if i == 3 else 1 + i % 4) for i in range(16)])
+    cut = microbatches(short, range(16), 40, shared=False)
+    assert sorted(i for micro in cut for i in micro) == list(range(16))
+    longest = [max(len(PROMPTS[GROUP[i]]) + len(short.completions[i]) for i in micro) for micro in cut]
+    assert [len(m) * n for m, n in zip(cut, longest, strict=True)][:-1] == pytest.approx([40] * (len(cut) - 1), abs=9)
+    assert cut[-1] == [3]
+
+
 def test_learning_rate_warms_up_then_follows_the_schedule():
     plan = ["update.warmup=4", "update.minibatches=2", "steps=6", "update.lr=1.0"]
     constant = Learner(config(*plan), random_policy())
@@ -230,3 +243,19 @@ def test_recomputing_activations_changes_nothing():
     plain = gradient_and_weights([BEHAVIOUR])[0]
     less_memory = gradient_and_weights([BEHAVIOUR, "update.checkpoint_activations=true"])[0]
     torch.testing.assert_close(plain, less_memory, atol=1e-6, rtol=1e-5)
+
+
+def test_recomputing_activations_brings_no_dropout():
+    """GPT-2 drops a tenth of its activations in training mode: two passes of one policy would differ."""
+    shape = GPT2Config(vocab_size=41, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+    policy = replace(random_policy(), model=AutoModelForCausalLM.from_config(shape).float())
+    learner = Learner(config(BEHAVIOUR, "update.checkpoint_activations=true"), policy, share_prompts=False)
+    layers = [module for module in policy.model.modules() if getattr(module, "gradient_checkpointing", False)]
+    assert layers and all(layer.training for layer in layers)
+    rows = fixed_rows(policy)
+    one, two = (learner._logprobs(policy, rows, range(16)) for _ in range(2))
+    assert torch.equal(one, two)
+    engine = ForwardEngine(policy)
+    engine.generate([[5, 6]], [0], [1], SamplingParams(max_tokens=2))
+    assert all(layer.training for layer in layers)
+    assert sum(module.training for module in policy.model.modules()) == len(layers)

@@ -25,7 +25,7 @@ class _Prompts:
         self._chunk_tokens = chunk_tokens
         self._done: dict[int, tuple[Cache, Tensor, int]] = {}
         # The last token of a prompt is never part of the prefix: its hidden state gives the first logits.
-        shared = _common_prefix([prompts[i] for i in order])
+        shared = common_prefix([prompts[i] for i in order])
         self._shared = shared
         self._suffix = {i: prompts[i][shared:] for i in order}
         self.prefix = None
@@ -66,8 +66,13 @@ class _Prompts:
             self._done[index] = (key_values, last, place)
 
 
-def _common_prefix(prompts: list[list[int]]) -> int:
-    """Tokens that all prompts start with, the last token of the shortest left out."""
+def common_prefix(prompts: list[list[int]]) -> int:
+    """Tokens that all prompts start with, the last token of the shortest left out.
+
+    Example:
+        >>> common_prefix([[1, 2, 3], [1, 2, 4, 5]]), common_prefix([[1, 2], [1, 2, 3]])
+        (2, 1)
+    """
     low, high = min(prompts), max(prompts)
     limit = min(map(len, prompts)) - 1
     return next((i for i in range(limit) if low[i] != high[i]), limit)
@@ -105,11 +110,12 @@ class Batch:
         self._slots = slots
         self._look_every = 1 if device.type == "cpu" else _DEVICE_LOOK_EVERY
         # Of the slots in use, in order: the row, its tokens in the cache, its tokens drawn, and on the device the
-        # row again, the tokens drawn again and the hidden state to draw from.
+        # same again and the hidden state to draw from.
         self._rows: list[int] = []
         self._lengths: list[int] = []
         self._drawn: list[int] = []
         self._row_ids = torch.zeros(0, dtype=torch.int64, device=device)
+        self._places = torch.zeros(0, dtype=torch.int64, device=device)
         self._positions = torch.zeros(0, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(0, decoder.weights.embed.shape[1], device=device)
         self._centre: float | None = None if decoder.dtype == torch.bfloat16 else 0.0
@@ -159,6 +165,7 @@ class Batch:
             device = self._decoder.device
             self._hidden = torch.cat(hidden)
             self._row_ids = torch.tensor(self._rows, device=device)
+            self._places = torch.tensor(self._lengths, device=device)
             self._positions = torch.tensor(self._drawn, device=device)
 
     def _draw(self) -> Tensor:
@@ -176,8 +183,9 @@ class Batch:
 
     def _advance(self, tokens: Tensor) -> None:
         """Put the drawn tokens through the model."""
-        self._hidden = self._decoder.step(tokens, self._lengths, self._cache, self._prompts.prefix)
+        self._hidden = self._decoder.step(tokens, self._lengths, self._places, self._cache, self._prompts.prefix)
         self._lengths = [n + 1 for n in self._lengths]
+        self._places = self._places + 1
 
     def _collect(self, drawn: list[Tensor]) -> list[int]:
         """Bring drawn tokens to the host; the slots whose rows go on."""
@@ -208,7 +216,8 @@ class Batch:
         self._rows, self._lengths, self._drawn = (
             [values[slot] for slot in old] for values in (self._rows, self._lengths, self._drawn)
         )
-        self._row_ids, self._positions = self._row_ids[index], self._positions[index]
+        self._row_ids, self._places = self._row_ids[index], self._places[index]
+        self._positions = self._positions[index]
         self._hidden = self._hidden[index]
         return index
 

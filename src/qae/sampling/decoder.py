@@ -66,19 +66,24 @@ class Decoder:
         return mixed.view(q, -1, s, width).transpose(1, 2).reshape(q * s, -1)
 
     def step(
-        self, tokens: Int64[Tensor, " n"], lengths: list[int], cache: Cache, prefix: Cache | None
+        self,
+        tokens: Int64[Tensor, " n"],
+        lengths: list[int],
+        places: Int64[Tensor, " n"],
+        cache: Cache,
+        prefix: Cache | None,
     ) -> Float[Tensor, "n d"]:
         """Hidden states of one more token for each of the first n rows of the cache.
 
         Args:
             tokens: [n] ids.
             lengths: tokens that each row holds in `cache`; the new one is written behind them.
+            places: the same on the device, so that nothing is copied there for every token.
             cache: rows' own keys and values.
             prefix: keys and values that all rows share, one row, or None.
         """
         start = 0 if prefix is None else prefix.shape[4]
         end = max(lengths) + 1
-        places = torch.tensor(lengths, device=self.device)
         written = self._places(cache, places)
         mask = self._mask(places, start, end) if min(lengths) + 1 < end else None
         attend = partial(self._attend_rows, cache, prefix, written, mask, end)
@@ -94,6 +99,7 @@ class Decoder:
         layer: int,
         qkv: Tensor,
     ) -> Tensor:
+        """softmax([q K_prefix' | q K_row']) [V_prefix; V_row] of one new token a row, which enters its cache first."""
         n, _, width = qkv.shape
         query_heads, heads, _ = self._heads
         cache[layer].view(-1, width).index_copy_(0, written, qkv[:, query_heads:].reshape(-1, width))

@@ -33,6 +33,8 @@ class ForwardEngine:
         parameters = inspect.signature(base_model(policy.model).forward).parameters
         # transformers renamed the argument and the output between 5.5 and 5.24.
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        # Of a prompt only the last logits count: all of them would be [q s v].
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     def refresh(self) -> None:
         """Nothing to copy: the policy itself is run."""
@@ -53,7 +55,7 @@ class ForwardEngine:
         done: dict[int, Completion] = {}
         rows = sorted(range(len(row_prompt)), key=lambda row: (len(prompts[row_prompt[row]]), row_prompt[row]))
         tokens_done = 0
-        training = policy.model.training
+        training = {module: module.training for module in policy.model.modules()}
         policy.model.eval()
         try:
             while rows:
@@ -66,7 +68,8 @@ class ForwardEngine:
                 if progress is not None:
                     progress(len(done), len(row_prompt), tokens_done)
         finally:
-            policy.model.train(training)
+            for module, flag in training.items():
+                module.training = flag
         return [done[row] for row in range(len(row_prompt))]
 
     def _batch(
@@ -123,6 +126,6 @@ class ForwardEngine:
         policy = self._policy
         lower = policy.compute_dtype if policy.compute_dtype != torch.float32 else None
         with torch.autocast(policy.device.type, dtype=lower, enabled=lower is not None):
-            out: Any = policy.model(input_ids=ids, use_cache=True, **{self._cache_name: cache})
+            out: Any = policy.model(input_ids=ids, use_cache=True, **{self._cache_name: cache}, **self._last_only)
         made = out[self._cache_name] if self._cache_name in out else cache
         return out.logits[:, -1].float().contiguous(), made

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from qae.sampling.types import Completion, SamplingParams
 
-# Characters of decoded tail that are searched for a stop string before the whole completion is decoded.
+# Last tokens that are decoded and searched for a stop string, before the whole completion is.
 _TAIL_TOKENS = 32
 
 

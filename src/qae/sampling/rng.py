@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of (row, position), so that batching order changes nothing."""
+"""Random numbers as a pure function of (row, position): batching order changes none of them."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -55,6 +55,11 @@ def uniform_pairs(row_keys: Int64[Tensor, " n"], position: int | Int64[Tensor, "
 
     Returns:
         [n 2] float32.
+
+    Example:
+        >>> keys = torch.tensor([row_key(0, 0), row_key(0, 1)])
+        >>> bool((uniform_pairs(keys, 5) == uniform_pairs(keys.flip(0), 5).flip(0)).all())
+        True
     """
     z = (
         row_keys + (position + 1) * _signed(_GOLDEN)
@@ -68,21 +73,3 @@ def uniform_pairs(row_keys: Int64[Tensor, " n"], position: int | Int64[Tensor, "
     low = (1 << _BITS) - 1
     bits = torch.stack(((z >> (64 - _BITS)) & low, z & low), dim=-1)
     return bits.to(torch.float32) * 2.0**-_BITS
-
-
-def uniforms(row_keys: Int64[Tensor, " n"], position: int | Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """One uniform in [0, 1) for each row at a position; a pure function of (key, position).
-
-    Args:
-        row_keys: [n] keys from `row_key`.
-        position: index of the token within its completion; one for all rows or one each.
-
-    Returns:
-        [n] float32, multiples of 2^-24.
-
-    Example:
-        >>> keys = torch.tensor([row_key(0, 0), row_key(0, 1)])
-        >>> bool((uniforms(keys, 5) == uniforms(keys.flip(0), 5).flip(0)).all())
-        True
-    """
-    return uniform_pairs(row_keys, position)[:, 0]

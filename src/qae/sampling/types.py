@@ -49,7 +49,6 @@ Progress = Callable[[int, int, int], None]
 
 
 @runtime_checkable
-@runtime_checkable
 class Engine(Protocol):
     """Draws completions from a policy."""
 

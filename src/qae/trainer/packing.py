@@ -24,6 +24,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from qae.logprobs import token_logprobs
 from qae.policies.policy import Policy
+from qae.sampling.batch import common_prefix
 from qae.trainer.keys import ConfigError
 
 ATTENTION = "qae_shared_prompt"
@@ -84,7 +85,7 @@ def pack_shared(
         device: where the tensors go.
     """
     used = sorted(set(row_prompt))
-    prefix = _common_prefix([prompts[p] for p in used])
+    prefix = common_prefix([list(prompts[p]) for p in used]) if len(used) > 1 else 0
     rests = [prompts[p][prefix:] for p in used]
     # A completion's last token predicts nothing, so it is a target but no input.
     bodies = [completion[:-1] for completion in completions]
@@ -115,12 +116,12 @@ def pack_shared(
         for position in (rest_starts[parent + 1] - 1, *span)
     ]
     return Packed(
-        input_ids=torch.tensor([ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
+        input_ids=_send(torch.tensor([ids]), device),
+        position_ids=_send(torch.tensor([positions]), device),
         attention_mask=None,
         segments=tuple(segments),
-        source=torch.tensor(source, device=device),
-        targets=torch.tensor([t for c in completions for t in c], device=device),
+        source=_send(torch.tensor(source), device),
+        targets=_send(torch.tensor([t for c in completions for t in c]), device),
     )
 
 
@@ -139,12 +140,12 @@ def pack_padded(
         for j in range(len(c))
     ]
     return Packed(
-        input_ids=torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device),
+        input_ids=_send(torch.tensor([row + [0] * (longest - len(row)) for row in rows]), device),
         position_ids=torch.arange(longest, device=device).expand(len(rows), -1),
-        attention_mask=torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in rows], device=device),
+        attention_mask=_send(torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in rows]), device),
         segments=(),
-        source=torch.tensor(source, device=device),
-        targets=torch.tensor([t for c in completions for t in c], device=device),
+        source=_send(torch.tensor(source), device),
+        targets=_send(torch.tensor([t for c in completions for t in c]), device),
     )
 
 
@@ -225,6 +226,8 @@ def packing_fault(policy: Policy) -> str | None:
 
 def _known_obstacle(model: PreTrainedModel) -> str | None:
     """What a short probe might not show: attention or positions that change beyond some length."""
+    if not getattr(model, "_supports_attention_backend", False):
+        return f"the attention of {type(model).__name__} cannot be replaced"
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
@@ -292,15 +295,6 @@ def _segment_attention(
 AttentionInterface.register(ATTENTION, _segment_attention)
 
 
-def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens that all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
-    if len(prompts) < 2:
-        return 0
-    first, last = min(map(list, prompts)), max(map(list, prompts))
-    shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return min(shared, min(map(len, prompts)) - 1)
-
-
 def _starts(pieces: Sequence[Sequence[int]], first: int) -> list[int]:
     starts = [first]
     for piece in pieces:
@@ -328,9 +322,14 @@ def _segment(spans: Sequence[range], ancestors: Sequence[Sequence[range]], devic
     # Padding queries keep their first own key, so that their softmax, which is thrown away, is not 0/0.
     mask = torch.cat([sees_above, sees_own], dim=2)[:, None]
     return Segment(
-        query_index.flatten().to(device),
-        key_index.flatten().to(device),
-        mask.to(device),
-        real.flatten().nonzero()[:, 0].to(device),
+        _send(query_index.flatten(), device),
+        _send(key_index.flatten(), device),
+        _send(mask, device),
+        _send(real.flatten().nonzero()[:, 0], device),
         (b, s, above + s),
     )
+
+
+def _send(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device, on CUDA from pinned memory, so that nothing waits for the copy."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

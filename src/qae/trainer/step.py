@@ -129,13 +129,9 @@ class Learner:
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         self.loss = policy_loss(config.algorithm.loss)
+        policy.model.eval()  # no dropout: ratios compare what the sampler's policy and this one say, not their noise
         if update.checkpoint_activations:
-            policy.model.train()
-            model: Any = policy.model
-            # transformers renamed it in 5.20 or so and warns of the old name
-            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
-        else:
-            policy.model.eval()
+            _checkpoint_activations(policy.model)
 
     def lr(self, update: int) -> float:
         """Learning rate of the given update (0-based): linear warm-up, then the schedule."""
@@ -358,8 +354,11 @@ def minibatches(config: TrainConfig, group: Sequence[int], *, step: int, epoch: 
 def microbatches(rows: Rows, members: Sequence[int], budget: int, *, shared: bool) -> list[list[int]]:
     """Rows cut by tokens: siblings together, groups of similar length side by side, at most `budget` tokens each.
 
-    A single row longer than the budget stands alone.
+    Counted is `Rows.tokens`, or without shared prompts the padded batch. A single row longer than the budget stands
+    alone.
     """
+    if not shared:
+        return _padded_microbatches(rows, members, budget)
     longest: dict[int, int] = {}
     for i in members:
         longest[rows.group[i]] = max(longest.get(rows.group[i], 0), len(rows.completions[i]))
@@ -368,7 +367,7 @@ def microbatches(rows: Rows, members: Sequence[int], budget: int, *, shared: boo
     tokens = 0
     for i in order:
         prompt, completion = len(rows.prompts[rows.group[i]]), len(rows.completions[i])
-        is_sibling = shared and bool(batches) and rows.group[batches[-1][-1]] == rows.group[i]
+        is_sibling = bool(batches) and rows.group[batches[-1][-1]] == rows.group[i]
         if batches and tokens + completion + (0 if is_sibling else prompt) <= budget:
             batches[-1].append(i)
             tokens += completion + (0 if is_sibling else prompt)
@@ -376,6 +375,30 @@ def microbatches(rows: Rows, members: Sequence[int], budget: int, *, shared: boo
             batches.append([i])
             tokens = prompt + completion
     return batches
+
+
+def _padded_microbatches(rows: Rows, members: Sequence[int], budget: int) -> list[list[int]]:
+    """Rows by length, so that a batch's last one is its longest, to which the others are padded."""
+
+    def length(i: int) -> int:
+        return len(rows.prompts[rows.group[i]]) + len(rows.completions[i])
+
+    batches: list[list[int]] = []
+    for i in sorted(members, key=lambda i: (length(i), i)):
+        if batches and (len(batches[-1]) + 1) * length(i) <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def _checkpoint_activations(model: Any) -> None:
+    """Layers recompute their activations in the backward pass; what is inside them stays without dropout."""
+    # transformers renamed it in 5.20 or so and warns of the old name
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    for module in model.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            module.training = True  # a layer asks for this, of itself
 
 
 def policy_loss(loss: LossConfig) -> Callable[..., Float[Tensor, "n t"]]:
