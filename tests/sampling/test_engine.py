@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from qae.sampling import SamplingParams, make_engine
+from qae.sampling import SamplingParams, batch, make_engine
 from qae.sampling.builtin import BuiltinEngine
 from qae.sampling.fallback import ForwardEngine
 from qae.sampling.rng import row_key
@@ -90,6 +90,28 @@ def test_batching_changes_no_token(policy, prompts):
     for place, row in enumerate(order):
         assert shuffled[place].token_ids == whole[row].token_ids
         torch.testing.assert_close(shuffled[place].logprobs, whole[row].logprobs, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("look_every", [1, 3, 8])
+@pytest.mark.parametrize("max_rows", [1, 5, 64])
+def test_rows_that_wait_enter_where_others_ended_early(llama, monkeypatch, look_every, max_rows):
+    """Also with looks every few tokens, as on a GPU, where a row is drawn for beyond its end."""
+    ending = dataclasses.replace(llama, eos_ids=tuple(range(0, VOCAB, 7)))
+    expected = sample(ending, PROMPTS, samples=6, engine=make_engine("builtin", ending))
+    lengths = {len(completion.token_ids) for completion in expected}
+    assert len(lengths) > 4
+    decoding = batch.Batch.__init__
+
+    def begin(self, *args, **more):
+        decoding(self, *args, **more)
+        self._look_every = look_every
+
+    monkeypatch.setattr(batch.Batch, "__init__", begin)
+    got = sample(ending, PROMPTS, samples=6, engine=make_engine("builtin", ending, max_rows=max_rows))
+    for a, b in zip(got, expected, strict=True):
+        assert (a.token_ids, a.text, a.truncated) == (b.token_ids, b.text, b.truncated)
+        torch.testing.assert_close(a.logprobs, b.logprobs, atol=1e-4, rtol=0)
+        torch.testing.assert_close(a.entropies, b.entropies, atol=1e-4, rtol=0)
 
 
 def test_rows_in_row_order_with_their_prompt(llama):

@@ -80,7 +80,7 @@ def memory_bytes(config: TrainConfig, shape: Shape) -> dict[str, float]:
     updating = FLOAT_BYTES * tokens * (layers_kept * kept + shape.layers * shape.width)
     cache = FLOAT_BYTES * rows * config.rollout.max_tokens * shape.layers * shape.cache_width
     sampling = cache + 3 * FLOAT_BYTES * rows * shape.vocabulary
-    copies = 1 + (config.algorithm.kl > 0)
+    copies = 2 + (config.algorithm.kl > 0)  # the policy, the sampler's fused copy, the reference
     weights = FLOAT_BYTES * shape.parameters * copies
     learning = 0 if config.policy.lora else 3 * FLOAT_BYTES * shape.parameters
     parts = {"weights": weights, "gradients and moments": learning, "work": max(updating, sampling)}
