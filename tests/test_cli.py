@@ -473,7 +473,7 @@ def test_the_plan_says_what_happens_to_zero_rows(override: str, said: str) -> No
 def test_the_plan_counts_memory_by_what_needs_it() -> None:
     shape = Shape(parameters=1000, layers=2, width=8, inner_width=16, cache_width=8, vocabulary=100, context_tokens=64)
     plain = memory_bytes(TrainConfig.load("tiny"), shape)
-    assert (plain["weights"], plain["gradients and moments"]) == (4000, 12000)
+    assert (plain["weights"], plain["gradients and moments"]) == (8000, 12000)
     assert memory_bytes(TrainConfig.load("tiny", "algorithm.kl=0.1"), shape)["weights"] == 12000
     assert memory_bytes(TrainConfig.load("tiny", "policy.lora={r: 8}"), shape)["gradients and moments"] == 0
     wide = memory_bytes(TrainConfig.load("tiny", "update.tokens_per_microbatch=65536"), shape)
