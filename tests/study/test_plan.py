@@ -19,6 +19,7 @@ SHIPPED = {
     "clip": (24, 72),
     "compose": (24, 72),
     "knob": (98, 294),
+    "rule": (18, 54),
     "small-groups": (27, 81),
     "smollm2": (9, 270),
     "stability-map": (27, 108),
