@@ -183,15 +183,16 @@ def test_make_bench_goes_on_past_what_is_left_out_and_names_what_failed(tmp_path
 
 def test_step_adds_to_what_an_earlier_call_measured(script, tmp_path):
     step = script("step")
-    versions = {"torch": "2"}
-    now = {"config": {"prompts": 32}, "policy": "tiny", "environment": {"versions": versions, "load_average": 1.0}}
+    versions = {"versions": {"torch": "2"}, "trl": "1.16.0", "trl_torch": "2"}
+    now = {"config": {"prompts": 32}, "policy": "tiny", "warmup": 0, "environment": versions | {"load_average": 1.0}}
     out = tmp_path / "step.json"
     assert step.kept_steps(out, dict(now)) == {}
     steps = {side: [{"seconds": seconds}] for side, seconds in zip(step.SIDES, (8.0, 4.0, 2.0, 1.0), strict=True)}
     summed = step.summary(steps)
     assert summed["ratios"]["trl_over_qae"] == {"median": 8, "min": 8, "max": 8, "runs": 1}
-    busier = {"environment": {"versions": versions, "load_average": 9.0}}
+    busier = {"environment": versions | {"load_average": 9.0}}
     out.write_text(json.dumps(now | busier | {"works": {"words": summed}}))
     assert step.kept_steps(out, dict(now)) == {"words": steps}
-    with pytest.raises(SystemExit):
-        step.kept_steps(out, now | {"config": {"prompts": 8}})
+    for other in ({"config": {"prompts": 8}}, {"warmup": 1}, {"environment": versions | {"trl": "1.17.0"}}):
+        with pytest.raises(SystemExit, match="was made with another configuration or other versions"):
+            step.kept_steps(out, now | other)

@@ -25,6 +25,8 @@ TO_BE_CONTINUED = 75
 
 def main(run_dir: Path) -> int:
     """Do the run, or the rest of it; the process's exit code."""
+    if (run_dir / FINISHED).is_file():
+        return 0
     threading.Thread(target=_stop_with_parent, daemon=True).start()  # also while it waits for another process
     with _alone(run_dir):
         return 0 if (run_dir / FINISHED).is_file() else execute(run_dir)
