@@ -318,6 +318,13 @@ def study(
     only: Annotated[
         list[str] | None, typer.Option(help="Do these runs now, in this order: BLOCK/ARM or a pattern; repeatable.")
     ] = None,
+    share: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SUMMARY",
+            help="summary.json of another study: runs of the same configuration count as finished; repeatable.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan: runs and minutes; compute nothing.")
     ] = False,
@@ -340,11 +347,18 @@ def study(
         raise ConfigError(f"one study at a time, got {len(paths)}; several summaries go with --redraw")
     at_a_time = jobs or os.cpu_count() or 1
     if dry_run:
-        typer.echo(plan(paths[0], out=out, jobs=at_a_time))
+        typer.echo(plan(paths[0], out=out, jobs=at_a_time, shared=share or ()))
         return
     try:
         where = conduct(
-            paths[0], out=out, jobs=at_a_time, console=Console(), plain=plain, sum_up_only=summary, only=only or ()
+            paths[0],
+            out=out,
+            jobs=at_a_time,
+            console=Console(),
+            plain=plain,
+            sum_up_only=summary,
+            only=only or (),
+            shared=share or (),
         )
     except StudyStopped as stopped:
         typer.echo(str(stopped))

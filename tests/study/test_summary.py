@@ -14,7 +14,7 @@ from qae.report.study import study_markdown, study_page
 from qae.study.command import chosen_runs, conduct, redraw, write_views
 from qae.study.plan import StudyConfig
 from qae.study.runner import states_of
-from qae.study.summary import adopt, answered, read_record, record_of, write_record
+from qae.study.summary import adopt, answered, read_record, record_of, share, write_record
 from qae.study.worker import FINISHED
 from qae.trainer.keys import ConfigError
 
@@ -179,6 +179,28 @@ def test_runs_that_are_planned_no_longer_are_kept(record, tmp_path):
     assert len(states) + len(others) == len(record["runs"])
     again = record_of(fewer.config, states, others)
     assert sorted(map(json.dumps, again["runs"])) == sorted(map(json.dumps, record["runs"]))
+
+
+def test_runs_of_another_study_count_where_the_configuration_is_the_same(record, tmp_path):
+    """Whatever they are called there; one other setting, or a metric that the other did not measure, and they do not."""
+    arms = {"base": CONTENTS["arms"]["same"], "plain": CONTENTS["arms"]["better"], "new": ["algorithm.advantage.k=0.3"]}
+    renamed = {"name": "renamed", "arms": arms, "baseline": "base", "questions": []}
+    wider = renamed | {"metrics": [*record["study"]["metrics"], "eval/length"]}
+    theirs = {(run["block"], run["arm"], run["seed"]): run for run in record["runs"]}
+
+    study = fake_study(**renamed)
+    states = states_of(study, tmp_path)
+    share(study.config, states, record)
+    assert {s.run.arm: s.state for s in states} == {"base": "finished", "plain": "finished", "new": "waiting"}
+    for run in record_of(study.config, states)["runs"]:
+        their_arm = {"base": "same", "plain": "better"}[run["arm"]]
+        found = theirs[run["block"], their_arm, run["seed"]]
+        assert run == {"from": "fake"} | found | {"arm": run["arm"]}
+
+    more = fake_study(**wider)
+    states = states_of(more, tmp_path)
+    share(more.config, states, record)
+    assert {s.state for s in states} == {"waiting"}
 
 
 def test_a_kept_summary_holds_what_was_written_down_first(record, tmp_path):

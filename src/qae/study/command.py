@@ -11,19 +11,19 @@ from qae.report.figures import figures_of
 from qae.report.study import study_markdown, study_page
 from qae.study.plan import Study, check_kept, check_policies, load_study, plan_text
 from qae.study.runner import RunState, StudyFailed, StudyStopped, open_study, run_study, states_of
-from qae.study.summary import adopt, read_record, record_of, write_record
+from qae.study.summary import adopt, read_record, record_of, share, write_record
 from qae.study.view import open_view
 from qae.trainer.keys import ConfigError
 
 FIGURES, SUMMARY = "figures", "summary.json"
 
 
-def dry_run(path: Path, *, out: Path | None, jobs: int) -> str:
+def dry_run(path: Path, *, out: Path | None, jobs: int, shared: Sequence[Path] = ()) -> str:
     """The plan of a study in words; nothing is written."""
     study = load_study(path)
     directory = place_of(study.config.name, out)
     states = states_of(study, directory)
-    _adopt_kept(study, states, directory)
+    _count_kept(study, states, directory, shared)
     count = [sum(state.state == kind for state in states) for kind in ("finished", "begun")]
     return plan_text(study, jobs=jobs, finished=count[0], begun=count[1])
 
@@ -37,6 +37,7 @@ def conduct(
     plain: bool,
     sum_up_only: bool,
     only: Sequence[str] = (),
+    shared: Sequence[Path] = (),
 ) -> Path:
     """Do what is left of a study, then write its summary, table, figures and page.
 
@@ -50,6 +51,7 @@ def conduct(
         plain: lines instead of a table.
         sum_up_only: run nothing.
         only: patterns of the runs to do now, such as `mb16/k0.*`; none: all.
+        shared: summaries of other studies, whose runs count where they are the same.
 
     Returns:
         The study's directory.
@@ -63,11 +65,11 @@ def conduct(
     directory = place_of(study.config.name, out)
     if not sum_up_only:
         states = states_of(study, directory)
-        _adopt_kept(study, states, directory)
+        _count_kept(study, states, directory, shared)
         to_do = chosen_runs(states, only)
         check_policies(study.config, [state.run for state in to_do if state.state != "finished"])
     states = open_study(study, directory)
-    _adopt_kept(study, states, directory)
+    _count_kept(study, states, directory, shared)
     chosen = chosen_runs(states, only)
     failure: StudyStopped | StudyFailed | None = None
     if not sum_up_only:
@@ -77,7 +79,7 @@ def conduct(
             except (StudyStopped, StudyFailed) as error:
                 failure = error
     states = states_of(study, directory)  # again: another process may have finished some of the others
-    record = record_of(study.config, states, _adopt_kept(study, states, directory))
+    record = record_of(study.config, states, _count_kept(study, states, directory, shared))
     write_record(record, directory / SUMMARY)
     write_views(record, directory)
     if failure:
@@ -131,11 +133,13 @@ def place_of(name: str, out: Path | None) -> Path:
     return out or Path("runs") / f"study-{name}"
 
 
-def _adopt_kept(study: Study, states: list[RunState], directory: Path) -> list[Record]:
-    """Count the runs of the summary that lies in the directory; returns those that are planned no longer."""
-    summary = directory / SUMMARY
-    if not summary.is_file():
-        return []
-    record = read_record(summary)
-    check_kept(study, record["study"])
-    return adopt(states, record)
+def _count_kept(study: Study, states: list[RunState], directory: Path, shared: Sequence[Path]) -> list[Record]:
+    """Count kept runs of this study's own summary and of others' as finished; returns its own that are not planned."""
+    summary, others = directory / SUMMARY, list[Record]()
+    if summary.is_file():
+        record = read_record(summary)
+        check_kept(study, record["study"])
+        others = adopt(states, record)
+    for path in shared:
+        share(study.config, states, read_record(path))
+    return others

@@ -82,9 +82,33 @@ def adopt(states: Sequence[RunState], record: Record) -> list[Record]:
                 f"the kept summary's {run.label} was made with other settings than it has now: put the settings back, "
                 "or move summary.json away to do its runs again"
             )
-        state.state, state.kept = "finished", found
-        state.step, state.pass_rate = found["steps"], (found["eval"].get("eval/pass@1") or [None])[-1]
+        _count(state, found)
     return list(kept.values())
+
+
+def share(config: StudyConfig, states: Sequence[RunState], record: Record) -> None:
+    """Count runs of another study as finished where one planned here has the same whole configuration.
+
+    The kept run says whose it is. A study that measures less than this one shares nothing.
+
+    Args:
+        config: this study.
+        states: its runs.
+        record: the other study's, from `read_record`.
+    """
+    if not set(config.metrics) <= set(record["study"]["metrics"]):
+        return
+    made = {run["settings"]: run for run in record["runs"]}
+    for state in states:
+        run, found = state.run, made.get(state.run.settings)
+        if found is not None and state.state == "waiting":
+            cell = {"arm": run.arm, "block": run.block, "seed": run.seed}
+            _count(state, {"from": record["study"]["name"]} | found | cell)
+
+
+def _count(state: RunState, kept: Record) -> None:
+    state.state, state.kept = "finished", kept
+    state.step, state.pass_rate = kept["steps"], (kept["eval"].get("eval/pass@1") or [None])[-1]
 
 
 def run_record(state: RunState, metrics: Sequence[str]) -> Record:
