@@ -182,7 +182,7 @@ def test_runs_that_are_planned_no_longer_are_kept(record, tmp_path):
 
 
 def test_runs_of_another_study_count_where_the_configuration_is_the_same(record, tmp_path):
-    """Whatever they are called there; one other setting, or a metric that the other did not measure, and they do not."""
+    """Whatever they are called there; with another setting, or a metric not measured there, they do not."""
     arms = {"base": CONTENTS["arms"]["same"], "plain": CONTENTS["arms"]["better"], "new": ["algorithm.advantage.k=0.3"]}
     renamed = {"name": "renamed", "arms": arms, "baseline": "base", "questions": []}
     wider = renamed | {"metrics": [*record["study"]["metrics"], "eval/length"]}
