@@ -192,7 +192,9 @@ def test_runs_of_another_study_count_where_the_configuration_is_the_same(record,
     states = states_of(study, tmp_path)
     share(study.config, states, record)
     assert {s.run.arm: s.state for s in states} == {"base": "finished", "plain": "finished", "new": "waiting"}
-    for run in record_of(study.config, states)["runs"]:
+    shared = record_of(study.config, states)
+    assert "32 of 48 runs finished, 32 of them made by fake" in study_markdown(shared)
+    for run in shared["runs"]:
         their_arm = {"base": "same", "plain": "better"}[run["arm"]]
         found = theirs[run["block"], their_arm, run["seed"]]
         assert run == {"from": "fake"} | found | {"arm": run["arm"]}

@@ -1,5 +1,6 @@
 """A study's record as a page and as Markdown: what was asked before the runs beside what they answered."""
 
+from collections import Counter
 from html import escape
 from importlib import resources
 
@@ -129,9 +130,11 @@ def _rule(study: Record) -> str:
 def _progress(record: Record) -> str:
     study, done = record["study"], len(record["runs"])
     minutes = sum(run["minutes"] or 0 for run in record["runs"])
+    makers = Counter(run["from"] for run in record["runs"] if "from" in run)
+    shared = "".join(f", {count} of them made by {name}" for name, count in makers.items())
     return (
-        f"{done} of {record['planned']} runs finished, {minutes / 60:.1f} hours of one core; base {study['base']}"
-        f"{', ' if study['overrides'] else ''}{' '.join(study['overrides'])}."
+        f"{done} of {record['planned']} runs finished{shared}, {minutes / 60:.1f} hours of one core; "
+        f"base {study['base']}{', ' if study['overrides'] else ''}{' '.join(study['overrides'])}."
     )
 
 
