@@ -21,6 +21,9 @@ SCHEMA = 1
 # One JSON object: a line of metrics or rollouts, or a kept summary.
 Record = dict[str, Any]
 
+# Parts of a run's configuration that do not change what it computes, but for the order of additions in threads.
+BESIDES_THE_EXPERIMENT = ("track", "watch", "checkpoint", "records", "threads")
+
 Regime = Literal["hard", "easy", "flat", "unscored"]
 
 

@@ -15,8 +15,8 @@ from fake_study import fake_study, write_runs
 from qae.study import runner, view, worker
 from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
 from qae.study.worker import FINISHED
-from qae.trainer import checkpoint
 from qae.trainer.keys import ConfigError
+from qae.trainer.loop import EntropyAlarm, NothingToLearn
 
 # Stands in for `python -m qae.study.worker DIRECTORY`: counts its starts, and does what the file `do` says.
 WORKER = textwrap.dedent("""
@@ -180,19 +180,33 @@ def test_a_worker_that_waits_for_another_stops_when_its_study_is_gone(tmp_path):
         assert waiting.wait(30) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(("empty_steps", "step", "ended"), [(3, 7, "nothing to learn"), (0, 20, "all steps")])
-def test_a_run_killed_between_its_last_checkpoint_and_its_end(tmp_path, monkeypatch, empty_steps, step, ended):
-    """It is not trained further; what is left is the evaluation of its last step."""
+@pytest.mark.parametrize(
+    ("raised", "step", "ended"),
+    [(NothingToLearn("flat"), 7, "nothing to learn"), (EntropyAlarm("up"), 9, "entropy"), (None, 20, "all steps")],
+)
+def test_a_run_killed_in_its_last_evaluation_is_not_trained_further(tmp_path, monkeypatch, raised, step, ended):
     config = fake_study(seeds=1).runs[0].config
     (tmp_path / worker.PLANNED).write_text(yaml.safe_dump(config.model_dump(mode="json")))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"schema": 1, "step": step, "entropy": 0.1}) + "\n")
-    progress = checkpoint.Progress(step=step, empty_steps=empty_steps)
-    monkeypatch.setattr(checkpoint, "checkpoints", lambda run_dir: [tmp_path])
-    monkeypatch.setattr(checkpoint, "read_progress", lambda saved: (progress, {}))
-    monkeypatch.setattr("qae.engines.dispatch.train", lambda *a, **b: pytest.fail("it was trained further"))
+    trained = []
+
+    def train(*args, **settings):
+        trained.append(1)
+        if raised:
+            raise raised
+
+    def killed(run_dir, config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qae.engines.dispatch.train", train)
+    monkeypatch.setattr(worker, "evaluate_stopped", killed)
+    with pytest.raises(KeyboardInterrupt):
+        worker.execute(tmp_path)
+    assert not (tmp_path / FINISHED).exists()
     evaluated = []
     monkeypatch.setattr(worker, "evaluate_stopped", lambda run_dir, config: evaluated.append(run_dir))
     assert worker.execute(tmp_path) == 0
+    assert trained == [1]
     assert evaluated == [tmp_path]
     assert json.loads((tmp_path / FINISHED).read_text()) == {"ended": ended, "step": step}
 

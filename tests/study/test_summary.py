@@ -165,6 +165,10 @@ def test_a_study_goes_on_from_its_summary_where_its_runs_are_not(record, tmp_pat
     states = states_of(fake_study(), tmp_path)
     adopt(states, record)
     assert {state.state for state in states} == {"finished"}
+    begun = states_of(fake_study(), tmp_path)
+    begun[0].state = "begun"
+    adopt(begun, record)
+    assert begun[0].state == "finished", "what was only begun here is finished there"
     assert states[0].pass_rate == record["runs"][0]["eval"]["eval/pass@1"][-1]
     assert record_of(fake_study().config, states) == record
     changed = fake_study(arms=CONTENTS["arms"] | {"better": ["algorithm.advantage.k=0.3"]})
@@ -178,7 +182,15 @@ def test_runs_that_are_planned_no_longer_are_kept(record, tmp_path):
     others = adopt(states, record)
     assert len(states) + len(others) == len(record["runs"])
     again = record_of(fewer.config, states, others)
-    assert sorted(map(json.dumps, again["runs"])) == sorted(map(json.dumps, record["runs"]))
+    kept = [*again["runs"], *again["unplanned"]]
+    assert sorted(map(json.dumps, kept)) == sorted(map(json.dumps, record["runs"]))
+    assert {run["seed"] for run in again["runs"]} == {0, 1}
+    assert line(again, "stale", "better")["seeds"] == [0, 1], "what is planned no longer enters no comparison"
+    assert f"{len(others)} more, of an earlier plan" in study_markdown(again)
+    write_record(again, tmp_path / "summary.json")
+    states = states_of(fake_study(), tmp_path)
+    assert adopt(states, read_record(tmp_path / "summary.json")) == []
+    assert {state.state for state in states} == {"finished"}, "planned again, they are there again"
 
 
 def test_runs_of_another_study_count_where_the_configuration_is_the_same(record, tmp_path):
@@ -214,12 +226,34 @@ def test_a_kept_summary_holds_what_was_written_down_first(record, tmp_path):
     with pytest.raises(ConfigError, match=r"^decision of the study is not what was written down before its first run"):
         conduct(tmp_path / "fake.yaml", out=tmp_path / "out", jobs=1, console=Console(), plain=True, sum_up_only=True)
     assert (tmp_path / "out" / "summary.json").read_bytes() == before
+    assert not (tmp_path / "out" / "study.yaml").exists(), "put back, the rule must fit again"
 
 
 def test_where_a_study_is_started_from_does_not_change_its_runs():
     from_here = fake_study(policies=["tiny"]).runs[0]
     assert from_here.settings == fake_study(policies=["some/where/tiny"]).runs[0].settings
     assert from_here.settings != fake_study(policies=["tiny-10"]).runs[0].settings
+
+
+@pytest.mark.parametrize(
+    ("override", "same"),
+    [
+        ("watch.entropy=stop", True),
+        ("checkpoint.every=7", True),
+        ("algorithm.loss.clip_low=0.2", True),
+        ("steps=41", False),
+    ],
+)
+def test_what_counts_as_the_same_run(override, same):
+    """What only watches does not, nor does a default that is written out."""
+    runs = [fake_study(overrides=[*CONTENTS["overrides"], *more]).runs for more in ((), (override,))]
+    assert [a.settings == b.settings for a, b in zip(*runs, strict=True)] == [same] * len(runs[0])
+
+
+def test_the_best_block_of_an_arm_that_has_none_is_not_asked_for(tmp_path):
+    question = {"ask": "Best?", "arm": "better", "block": "best", "against_block": "best"}
+    study = fake_study(questions=[question], more_seeds=[{"arms": ["better"], "seeds": 0}])
+    assert record_of(study.config, write_runs(study, tmp_path))["answers"][0]["answer"] == "not run yet"
 
 
 def test_some_runs_first(tmp_path):

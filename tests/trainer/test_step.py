@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM, GPT2Config, OPTConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 import qae.trainer.step as step_module
 from qae.sampling import SamplingParams
@@ -211,7 +212,8 @@ def test_padded_micro_batches_count_their_padding():
     cut = microbatches(short, range(16), 40, shared=False)
     assert sorted(i for micro in cut for i in micro) == list(range(16))
     longest = [max(len(PROMPTS[GROUP[i]]) + len(short.completions[i]) for i in micro) for micro in cut]
-    assert [len(m) * n for m, n in zip(cut, longest, strict=True)][:-1] == pytest.approx([40] * (len(cut) - 1), abs=9)
+    padded = [len(m) * n for m, n in zip(cut, longest, strict=True)][:-1]
+    assert all(30 <= tokens <= 40 for tokens in padded)
     assert cut[-1] == [3]
 
 
@@ -245,17 +247,36 @@ def test_recomputing_activations_changes_nothing():
     torch.testing.assert_close(plain, less_memory, atol=1e-6, rtol=1e-5)
 
 
-def test_recomputing_activations_brings_no_dropout():
-    """GPT-2 drops a tenth of its activations in training mode: two passes of one policy would differ."""
-    shape = GPT2Config(vocab_size=41, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+GPT2 = GPT2Config(vocab_size=41, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+OPT = OPTConfig(
+    vocab_size=41, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128,
+    word_embed_proj_dim=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [GPT2, OPT], ids=["in its modules", "in the layer itself"])
+def test_recomputing_activations_brings_no_dropout(shape):
+    """These drop a tenth of their activations in training mode: two passes of one policy would differ."""
     policy = replace(random_policy(), model=AutoModelForCausalLM.from_config(shape).float())
     learner = Learner(config(BEHAVIOUR, "update.checkpoint_activations=true"), policy, share_prompts=False)
-    layers = [module for module in policy.model.modules() if getattr(module, "gradient_checkpointing", False)]
-    assert layers and all(layer.training for layer in layers)
+    layers = [m for m in policy.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    assert layers
+    passes = []
+    next(layers[0].children()).register_forward_hook(lambda *_: passes.append(1))
+    one, two = (policy.model(torch.tensor([[5, 6, 7, 8]])).logits for _ in range(2))
+    assert torch.equal(one, two)
+    one.sum().backward()
+    assert len(passes) == 3, "the layer is computed again for its gradient"
     rows = fixed_rows(policy)
     one, two = (learner._logprobs(policy, rows, range(16)) for _ in range(2))
     assert torch.equal(one, two)
-    engine = ForwardEngine(policy)
-    engine.generate([[5, 6]], [0], [1], SamplingParams(max_tokens=2))
-    assert all(layer.training for layer in layers)
-    assert sum(module.training for module in policy.model.modules()) == len(layers)
+    layers[0].training = True
+    ForwardEngine(policy).generate([[5, 6]], [0], [1], SamplingParams(max_tokens=2))
+    assert [module for module in policy.model.modules() if module.training] == [layers[0]], "the sampler leaves it"
+
+
+def test_a_model_without_layers_to_recompute_is_refused():
+    model = random_policy().model
+    del model.model.layers
+    with pytest.raises(ValueError, match=r"^update.checkpoint_activations: \w+ has no layers that transformers can"):
+        step_module._checkpoint_activations(model)

@@ -10,11 +10,11 @@ from typing import Any, TypeGuard, cast
 import yaml
 
 from qae.detect import Verdict, detect_from_metrics
-from qae.records import ReadTally, read_metrics
+from qae.records import BESIDES_THE_EXPERIMENT, ReadTally, read_metrics
 
 Flat = dict[str, Any]
-# settings that do not change what a run computes: runs that differ in nothing else are seeds of one arm
-_NOT_THE_EXPERIMENT = ("seed", "about", "track", "watch", "checkpoint", "records", "threads")
+# runs that differ in nothing else are seeds of one arm
+_NOT_THE_ARM = ("seed", "about", *BESIDES_THE_EXPERIMENT)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def arms_of(runs: list[Run]) -> list[Arm]:
     """
     together: dict[str, list[Run]] = {}
     for i, run in enumerate(runs):
-        experiment = {k: v for k, v in run.config.items() if k not in _NOT_THE_EXPERIMENT}
+        experiment = {k: v for k, v in run.config.items() if k not in _NOT_THE_ARM}
         key = json.dumps(experiment, sort_keys=True, default=str) if experiment else f"no config {i}"
         together.setdefault(key, []).append(run)
     groups = list(together.values())
@@ -122,7 +122,7 @@ def arms_of(runs: list[Run]) -> list[Arm]:
     for i, label in enumerate(plain):
         same = [j for j, other in enumerate(plain) if other == label]
         differing = sorted({k for j in same for k in flat[j] | flat[i] if flat[j].get(k) != flat[i].get(k)})
-        differing = [k for k in differing if k.split(".")[0] not in _NOT_THE_EXPERIMENT]
+        differing = [k for k in differing if k.split(".")[0] not in _NOT_THE_ARM]
         told = ", ".join(f"{k.rsplit('.', 1)[-1]}={flat[i].get(k)}" for k in differing[:3])
         labels.append(f"{label}, {told}" if told else label)
     return [Arm(label, group) for label, group in zip(_distinct(labels), groups, strict=True)]

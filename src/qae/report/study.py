@@ -132,9 +132,11 @@ def _progress(record: Record) -> str:
     minutes = sum(run["minutes"] or 0 for run in record["runs"])
     makers = Counter(run["from"] for run in record["runs"] if "from" in run)
     shared = "".join(f", {count} of them made by {name}" for name, count in makers.items())
+    others = len(record.get("unplanned", ()))
+    earlier = f" {others} more, of an earlier plan, are kept and compared with nothing." if others else ""
     return (
         f"{done} of {record['planned']} runs finished{shared}, {minutes / 60:.1f} hours of one core; "
-        f"base {study['base']}{', ' if study['overrides'] else ''}{' '.join(study['overrides'])}."
+        f"base {study['base']}{', ' if study['overrides'] else ''}{' '.join(study['overrides'])}.{earlier}"
     )
 
 

@@ -63,9 +63,9 @@ def conduct(
     """
     study = load_study(path)
     directory = place_of(study.config.name, out)
+    states = states_of(study, directory)
+    _count_kept(study, states, directory, shared)  # refuses before anything is written
     if not sum_up_only:
-        states = states_of(study, directory)
-        _count_kept(study, states, directory, shared)
         to_do = chosen_runs(states, only)
         check_policies(study.config, [state.run for state in to_do if state.state != "finished"])
     states = open_study(study, directory)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator, model_validator
 
+from qae.records import BESIDES_THE_EXPERIMENT
 from qae.trainer import keys
 from qae.trainer.config import TrainConfig, resolve
 from qae.trainer.keys import ConfigError
@@ -198,9 +199,14 @@ class PlannedRun:
 
     @property
     def settings(self) -> int:
-        """A number that tells its whole configuration from others', wherever its policy and its directory are."""
-        composed = self.config.model_dump(mode="json", exclude={"name"})
-        composed["policy"]["path"] = Path(self.config.policy.path).name
+        """A number that tells what it computes from what others do.
+
+        What only watches and records is left out, and defaults are, so that a later qae with one more setting knows the
+        run again. Of its policy the name counts, wherever it is.
+        """
+        aside = {"name", *BESIDES_THE_EXPERIMENT}
+        composed = self.config.model_dump(mode="json", exclude=aside, exclude_defaults=True)
+        composed["policy"] = composed.get("policy", {}) | {"path": Path(self.config.policy.path).name}
         return zlib.crc32(json.dumps(composed, sort_keys=True).encode())
 
     @cached_property

@@ -34,7 +34,7 @@ def record_of(config: StudyConfig, states: Sequence[RunState], others: Sequence[
     Args:
         config: the study.
         states: its runs; those that are not finished are counted and left out.
-        others: runs of a kept record that are planned no longer, from `adopt`.
+        others: runs of a kept record that are planned no longer, from `adopt`: kept, and compared with nothing.
     """
     finished = [state for state in states if state.state == "finished"]
     runs = [state.kept or run_record(state, config.metrics) for state in finished]
@@ -42,7 +42,8 @@ def record_of(config: StudyConfig, states: Sequence[RunState], others: Sequence[
         "schema": SCHEMA,
         "study": config.model_dump(mode="json"),
         "planned": len(states),
-        "runs": [*runs, *others],
+        "runs": runs,
+        "unplanned": list(others),
     })  # fmt: skip
 
 
@@ -71,12 +72,12 @@ def adopt(states: Sequence[RunState], record: Record) -> list[Record]:
     Raises:
         ConfigError: a kept run had other settings than the one now planned.
     """
-    kept = {(run["block"], run["arm"], run["seed"]): run for run in record["runs"]}
+    kept = {(run["block"], run["arm"], run["seed"]): run for run in (*record["runs"], *record.get("unplanned", ()))}
     for state in states:
         run = state.run
         found = kept.pop((run.block, run.arm, run.seed), None)
-        if found is None or state.state != "waiting":
-            continue
+        if found is None or state.state == "finished":
+            continue  # one that was only begun here is finished there
         if found["settings"] != run.settings:
             raise ConfigError(
                 f"the kept summary's {run.label} was made with other settings than it has now: put the settings back, "
@@ -101,7 +102,7 @@ def share(config: StudyConfig, states: Sequence[RunState], record: Record) -> No
     made = {run["settings"]: run for run in record["runs"]}
     for state in states:
         run, found = state.run, made.get(state.run.settings)
-        if found is not None and state.state == "waiting":
+        if found is not None and state.state != "finished":
             cell = {"arm": run.arm, "block": run.block, "seed": run.seed}
             _count(state, {"from": record["study"]["name"]} | found | cell)
 
@@ -128,12 +129,13 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
         "seed": state.run.seed,
         "settings": state.run.settings,
         "policy": Path(state.run.config.policy.path).name,  # a kept record names no directory of a machine
-        "about": {key: about[key] for key in ("qae", "torch", "commit")},
+        "about": {key: about.get(key) for key in ("qae", "torch", "commit")},
         "ended": ended["ended"],
         "steps": train[-1]["step"] if train else 0,
         "minutes": _rounded(lines[-1].get("seconds", 0.0) / 60) if lines else None,
         "entropy_verdict": verdict.kind,
         "entropy_onset": verdict.onset_step,
+        "entropy_alarm": verdict.alarm_step,
         "eval": {
             "step": [line["step"] for line in evaluations],
             "tokens": [_total(train, line["step"], "tokens/updated") for line in evaluations],
@@ -153,9 +155,10 @@ def run_record(state: RunState, metrics: Sequence[str]) -> Record:
 
 def write_record(record: Record, path: Path) -> None:
     """One line a run, so that a change of one run is a change of one line."""
-    head = {key: value for key, value in record.items() if key not in ("runs", "comparisons", "answers", "cells")}
+    lists = [key for key in ("runs", "unplanned", "comparisons", "answers", "cells") if record.get(key)]
+    head = {key: value for key, value in record.items() if key not in lists}
     parts = [json.dumps(head)[:-1]]
-    for key in ("runs", "comparisons", "answers", "cells"):
+    for key in lists:
         items = ",\n".join(json.dumps(item, separators=(",", ":")) for item in record[key])
         parts.append(f'"{key}": [\n{items}\n]')
     atomic_write(path, ",\n".join(parts) + "}\n")
@@ -276,7 +279,7 @@ def _best(config: StudyConfig, runs: Sequence[Record], arm: str, block: str) -> 
     if block != "best":
         return block
     found = {name: _by_seed(runs, arm, name) for name in config.blocks if config.seeds_of(arm, name)}
-    if any(len(own) < config.seeds_of(arm, name) for name, own in found.items()):
+    if not found or any(len(own) < config.seeds_of(arm, name) for name, own in found.items()):
         return block
     common = set[int].intersection(*(set(own) for own in found.values()))
     sign = 1 if config.decision.better == "higher" else -1

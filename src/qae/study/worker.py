@@ -19,7 +19,7 @@ from typing import Any
 from qae.records import RunWriter, atomic_write, read_metrics
 from qae.trainer.config import TrainConfig
 
-FINISHED, PLANNED, LOCK = "finished.json", "planned.yaml", ".lock"
+FINISHED, PLANNED, ENDED, LOCK = "finished.json", "planned.yaml", "ended.txt", ".lock"
 TO_BE_CONTINUED = 75
 
 
@@ -34,33 +34,42 @@ def main(run_dir: Path) -> int:
 
 def execute(run_dir: Path) -> int:
     """Train to the end and say how it ended, in finished.json."""
-    from qae.engines.dispatch import train
-    from qae.trainer.checkpoint import Progress, checkpoints, read_progress
-    from qae.trainer.loop import EMPTY_STEPS, EntropyAlarm, Interrupted, NothingToLearn
-
     config = TrainConfig.load(str(run_dir / PLANNED))
-    saved = checkpoints(run_dir)
-    progress = read_progress(saved[-1])[0] if saved else Progress()
-    ended = "all steps"
-    if progress.empty_steps >= EMPTY_STEPS:
-        ended = "nothing to learn"  # it was killed after its last checkpoint
-    elif progress.step < config.steps:
-        try:
-            resume = run_dir if (run_dir / "config.yaml").is_file() else None
-            train(config, run_dir=run_dir, resume=resume)
-        except Interrupted:
+    known = run_dir / ENDED  # written before the evaluation, in which it may be killed
+    if not known.is_file():
+        ended = _train(run_dir, config)
+        if ended is None:
             return TO_BE_CONTINUED
-        except NothingToLearn:
-            ended = "nothing to learn"
-        except EntropyAlarm:
-            ended = "entropy"
+        atomic_write(known, ended)
     lines = read_metrics(run_dir)
     last = max((line["step"] for line in lines), default=0)
     evaluated = any(line["step"] == last and "eval/rates" in line for line in lines)
     if config.eval.problems and not evaluated:
         evaluate_stopped(run_dir, config)
+    ended = known.read_text(encoding="utf-8")
     atomic_write(run_dir / FINISHED, json.dumps({"ended": ended, "step": last}) + "\n")
     return 0
+
+
+def _train(run_dir: Path, config: TrainConfig) -> str | None:
+    """Train the rest of the run; how it ended, None if it was asked to stop before."""
+    from qae.engines.dispatch import train
+    from qae.trainer.checkpoint import Progress, checkpoints, read_progress
+    from qae.trainer.loop import EntropyAlarm, Interrupted, NothingToLearn
+
+    saved = checkpoints(run_dir)
+    progress = read_progress(saved[-1])[0] if saved else Progress()
+    if progress.step >= config.steps:
+        return "all steps"
+    try:
+        train(config, run_dir=run_dir, resume=run_dir if (run_dir / "config.yaml").is_file() else None)
+    except Interrupted:
+        return None
+    except NothingToLearn:
+        return "nothing to learn"
+    except EntropyAlarm:
+        return "entropy"
+    return "all steps"
 
 
 def evaluate_stopped(run_dir: Path, config: TrainConfig) -> None:

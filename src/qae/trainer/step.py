@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from qae.losses import LOSSES, clip_cov_selection, clip_fractions, kl_cov_selection, kl_penalty_k3
 from qae.policies.policy import Policy
@@ -393,12 +394,30 @@ def _padded_microbatches(rows: Rows, members: Sequence[int], budget: int) -> lis
 
 
 def _checkpoint_activations(model: Any) -> None:
-    """Layers recompute their activations in the backward pass; what is inside them stays without dropout."""
+    """Layers recompute their activations in the backward pass, without dropout.
+
+    A layer recomputes if it finds itself in training mode, so it is in that mode until it has decided, no longer.
+    """
     # transformers renamed it in 5.20 or so and warns of the old name
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
-    for module in model.modules():
-        if hasattr(module, "gradient_checkpointing"):
-            module.training = True  # a layer asks for this, of itself
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(
+            f"update.checkpoint_activations: {type(model).__name__} has no layers that transformers can recompute; "
+            "set it to false and lower update.tokens_per_microbatch"
+        )
+    for layer in layers:
+        layer.register_forward_pre_hook(_decide)
+        layer._gradient_checkpointing_func = partial(_recomputed, layer, layer._gradient_checkpointing_func)
+
+
+def _decide(layer: Any, inputs: Any) -> None:
+    layer.training = torch.is_grad_enabled()
+
+
+def _recomputed(layer: Any, checkpoint: Callable[..., Any], forward: Callable[..., Any], *args: Any) -> Any:
+    layer.training = False
+    return checkpoint(forward, *args)
 
 
 def policy_loss(loss: LossConfig) -> Callable[..., Float[Tensor, "n t"]]:
