@@ -406,6 +406,7 @@ def _checkpoint_activations(model: Any) -> None:
             f"update.checkpoint_activations: {type(model).__name__} has no layers that transformers can recompute; "
             "set it to false and lower update.tokens_per_microbatch"
         )
+    layer: Any
     for layer in layers:
         layer.register_forward_pre_hook(_decide)
         layer._gradient_checkpointing_func = partial(_recomputed, layer, layer._gradient_checkpointing_func)
