@@ -74,6 +74,9 @@ def test_several_batches_are_averaged_and_compared_in_pairs(run: Path, monkeypat
     assert one["steps"][0]["measured_se_nats"] is None
     assert (one["batches"], two["batches"]) == (1, 2)
     mean, *others = two["steps"]
+    assert one["steps"][0]["signal_norm"] is None
+    for step in two["steps"]:
+        assert step["signal_norm"] ** 2 + step["noise_norm"] ** 2 >= step["gradient_norm"] ** 2 > 0
     assert (mean["from_mean_nats"], mean["from_mean_se_nats"]) == (0.0, 0.0)
     first = {step["baseline"]: step["measured_nats"] for step in one["steps"]}
     for step in others:
@@ -81,6 +84,25 @@ def test_several_batches_are_averaged_and_compared_in_pairs(run: Path, monkeypat
         assert step["from_mean_nats"] == pytest.approx(both - mean["measured_nats"])
         # of two values, the standard error is half their distance, and the mean lies between them
         assert step["measured_se_nats"] == pytest.approx(abs(both - first[name]), rel=1e-6)
+
+
+def test_shared_gradient_and_scatter_are_told_apart() -> None:
+    """Gradients 3 e_1 plus unit noise of ten coordinates: signal 3, noise sqrt(10), whatever the number of batches."""
+    generator, found = torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        scatter = measure._Scatter()
+        for _ in range(4):
+            noise = torch.randn(10, generator=generator, dtype=torch.float64)
+            noise[0] += 3
+            scatter.add([noise[:4].reshape(2, 2), noise[4:]])
+        found.append(scatter.norms())
+    assert sum(f["signal_norm"] ** 2 for f in found) / 400 == pytest.approx(9, rel=0.05)
+    assert sum(f["noise_norm"] ** 2 for f in found) / 400 == pytest.approx(10, rel=0.05)
+    one = measure._Scatter()
+    one.add([torch.ones(3)])
+    assert one.norms() == {"signal_norm": None, "noise_norm": None}
+    one.add([torch.ones(3)])
+    assert one.norms() == {"signal_norm": pytest.approx(3**0.5), "noise_norm": 0.0}
 
 
 def test_the_two_predictions_are_those_of_a_step_on_the_logits() -> None:

@@ -15,14 +15,15 @@ from qae.trainer.keys import ConfigError
 STUDIES = Path(__file__).parents[2] / "studies"
 # name -> (runs, minutes of one core)
 SHIPPED = {
-    "cause": (36, 108),
-    "clip": (24, 72),
-    "compose": (24, 72),
-    "knob": (98, 294),
-    "rule": (18, 54),
-    "small-groups": (27, 81),
+    "cause": (36, 144),
+    "clip": (24, 96),
+    "compose": (24, 96),
+    "knob": (98, 392),
+    "on-policy": (24, 123),
+    "rule": (18, 72),
+    "small-groups": (27, 108),
     "smollm2": (9, 270),
-    "stability-map": (27, 108),
+    "stability-map": (27, 135),
 }
 
 

@@ -5,6 +5,9 @@ put back before each baseline, and entropy is taken on contexts that stay the sa
 
 Beside the measured change stand two predictions for a step on the logits themselves, from the same tokens: the paper's
 identity, which rises with the baseline, and the centred one of the true gradient, from which the baseline cancels.
+
+With several batches it also says what of a baseline's gradient they share and how far they scatter: the baseline hardly
+changes the first, the expected gradient, but it does change the second.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -81,8 +84,9 @@ def measure_entropy_steps(
 
     Returns:
         A record: checkpoint, batches, completions, heldout_tokens, entropy_nats, own_entropy_nats, and steps, one a
-        baseline: the values of `EntropyStep`, `measured_se_nats` (standard error over the batches), and the paired
-        difference from the mean baseline's measured change, `from_mean_nats` with `from_mean_se_nats`.
+        baseline: the values of `EntropyStep`, `measured_se_nats` (standard error over the batches), the paired
+        difference from the mean baseline's measured change, `from_mean_nats` with `from_mean_se_nats`, and from two
+        batches on `signal_norm` and `noise_norm` of its gradient.
 
     Raises:
         ValueError: there is no checkpoint, or no group of a batch is mixed.
@@ -115,10 +119,11 @@ def measure_entropy_steps(
     rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
     owns = [_own_tokens(policy, groups, config.rollout.temperature) for groups in sampled]
     steps: list[list[EntropyStep]] = []
+    scatter: dict[str, _Scatter] = {}
     for i, (groups, own) in enumerate(zip(sampled, owns, strict=True)):
         label = f" on batch {i + 1}" if batches > 1 else ""
         steps.append(
-            _steps(policy, groups, own, contexts, rises, relative_step, lambda text, at=label: tell(text + at))
+            _steps(policy, groups, own, contexts, rises, scatter, relative_step, lambda text, at=label: tell(text + at))
         )
     return {
         "checkpoint": str(found[-1]),
@@ -128,7 +133,10 @@ def measure_entropy_steps(
         "entropy_nats": contexts.entropy(),
         "own_entropy_nats": fmean(own.entropy() for own in owns),
         "relative_step": relative_step,
-        "steps": [_over_batches(same, [batch[0] for batch in steps]) for same in zip(*steps, strict=True)],
+        "steps": [
+            _over_batches(same, [batch[0] for batch in steps]) | scatter[same[0].baseline].norms()
+            for same in zip(*steps, strict=True)
+        ],
     }
 
 
@@ -173,6 +181,7 @@ def _steps(
     own: "_Tokens",
     contexts: "_Tokens",
     rises: list[Tensor],
+    scatter: dict[str, "_Scatter"],
     relative_step: float,
     tell: Callable[[str], None],
 ) -> list[EntropyStep]:
@@ -191,6 +200,7 @@ def _steps(
         weights = advantages.nan_to_num().to(policy.device)
         direction = own.gradient(lambda logprobs, entropies, rows, weights=weights: weights[rows] * logprobs)
         norm = _dot(direction, direction) ** 0.5
+        scatter.setdefault(name, _Scatter()).add(direction)
         if not step_size:
             length = sum(float(p.detach().double().square().sum()) for p in _trained(policy)) ** 0.5
             step_size = relative_step * length / norm
@@ -274,6 +284,35 @@ class _Tokens:
             ids = [self.completions[i] for i in chunk]
             packed = pack_padded(self.prompts, [self.rows[i] for i in chunk], ids, self.policy.device)
             yield packed, torch.tensor([i for i in chunk for _ in self.completions[i]], device=self.policy.device)
+
+
+class _Scatter:
+    """One baseline's gradient on independent batches: the part that they share, and how far they scatter.
+
+        noise^2 = (sum_b |g_b|^2 - |sum_b g_b|^2 / B) / (B - 1),    signal^2 = sum_b |g_b|^2 / B - noise^2
+
+    Both unbiased: the trace of the covariance of one batch's gradient, and the squared norm of the expected one.
+    """
+
+    def __init__(self) -> None:
+        self.batches, self.squares, self.total = 0, 0.0, list[Tensor]()
+
+    def add(self, gradient: list[Tensor]) -> None:
+        """One more batch's gradient; only the sum is kept, in float32."""
+        self.batches, self.squares = self.batches + 1, self.squares + _dot(gradient, gradient)
+        if not self.total:
+            self.total = [g.float() for g in gradient]
+            return
+        for total, g in zip(self.total, gradient, strict=True):
+            total.add_(g)
+
+    def norms(self) -> dict[str, float | None]:
+        """signal_norm, 0 where the noise hides it, and noise_norm; None for a single batch."""
+        if self.batches < 2:
+            return {"signal_norm": None, "noise_norm": None}
+        noise = max(0.0, self.squares - _dot(self.total, self.total) / self.batches) / (self.batches - 1)
+        signal = max(0.0, self.squares / self.batches - noise)
+        return {"signal_norm": signal**0.5, "noise_norm": noise**0.5}
 
 
 @contextmanager

@@ -145,13 +145,14 @@ def _steps(found: Record) -> str:
             line["baseline"],
             f"{line['gradient_norm']:.3g}",
             *(f"{1e6 * line[key]:+.2f}" for key in ("own_predicted_nats", "predicted_nats", "measured_nats")),
-            *([_against_mean(line)] if several else []),
+            *([_against_mean(line), *_scatter(line)] if several else []),
             *(f"{line[key]:+.4f}" if key in line else "-" for key in ("identity_per_step", "centred_per_step")),
         ]
         for line in found["steps"]
     ]
     header = ["baseline", "gradient", "on the batch, predicted", "held out, predicted", "held out, measured"]
-    header += ["against the mean (+- standard error)"] if several else []
+    if several:
+        header += ["against the mean (+- standard error)", "gradient that batches share", "that they do not"]
     header += ["paper's identity (nats a logit step)", "centred (likewise)"]
     return _table(
         f"Entropy change of one small gradient step from {found['checkpoint']} "
@@ -163,6 +164,10 @@ def _steps(found: Record) -> str:
 
 def _against_mean(line: Record) -> str:
     return f"{1e6 * line['from_mean_nats']:+.2f} +- {1e6 * line['from_mean_se_nats']:.2f}"
+
+
+def _scatter(line: Record) -> list[str]:
+    return [f"{line[key]:.4g}" if line.get(key) is not None else "-" for key in ("signal_norm", "noise_norm")]
 
 
 def _recommended(record: Record) -> str:
