@@ -349,8 +349,16 @@ def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch
         tell("one step of mean")
         paired = {"from_mean_nats": 5e-7, "from_mean_se_nats": 2e-7} if batches > 1 else {}
         paired |= {"signal_norm": 0.0625, "noise_norm": 0.2} if batches > 1 else {}
+        lengths = {"success_norm2": 2.0, "failure_norm2": 8.0, "least_noise_k": 0.2} if batches > 1 else {}
         steps = [step | paired]
-        return {"checkpoint": "c", "batches": batches, "completions": 48, "heldout_tokens": 1000, "steps": steps}
+        return {
+            "checkpoint": "c",
+            "batches": batches,
+            "completions": 48,
+            "heldout_tokens": 1000,
+            "steps": steps,
+            **lengths,
+        }
 
     monkeypatch.setattr(measure, "measure_entropy_steps", measured)
     made = recorded_run(tmp_path / "made", steps=3, rows=8)
@@ -362,6 +370,7 @@ def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch
     out = run("audit", str(made), "--measure", "--batches=4")[1]
     assert "(48 completions in 4 batches)" in out and "+0.50 +- 0.20" in out
     assert "gradient that batches share" in out and "0.0625" in out
+    assert "4 times as long, squared, as that of a success" in out and "K = 1 / (1 + 4) = 0.20" in out
     line = one_red_line(*run("audit", str(made / "rollouts"), "--measure")[::2])
     assert line == f"--measure needs one run directory with a config.yaml, got {made / 'rollouts'}"
 

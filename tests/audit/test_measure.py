@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fake_parts import TextTask
+from qae.advantages import fixed_advantages
 from qae.audit import measure
 from qae.audit.measure import measure_entropy_steps
 from qae.entropy import predicted_entropy_change
@@ -103,6 +104,37 @@ def test_shared_gradient_and_scatter_are_told_apart() -> None:
     assert one.norms() == {"signal_norm": None, "noise_norm": None}
     one.add([torch.ones(3)])
     assert one.norms() == {"signal_norm": pytest.approx(3**0.5), "noise_norm": 0.0}
+
+
+def test_lengths_of_single_gradients_from_random_signs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against one backward pass a completion; and the predicted noise is what they sum to."""
+    monkeypatch.setattr(measure, "make_task", make_task)
+    monkeypatch.setattr(measure, "SIGN_DRAWS", 200)
+    kept: list[tuple[measure._Tokens, Any]] = []
+    own_tokens = measure._own_tokens
+
+    def keep(policy: Any, groups: Any, temperature: float) -> measure._Tokens:
+        kept.append((own_tokens(policy, groups, temperature), groups))
+        return kept[-1][0]
+
+    monkeypatch.setattr(measure, "_own_tokens", keep)
+    found = measure_entropy_steps(run)
+    (own, groups), outcomes = kept[0], [o for group in kept[0][1] for o in group.outcomes]
+    norms = []
+    for i in range(len(outcomes)):
+        g = own.gradient(lambda logprobs, entropies, rows, i=i: (rows == i) * logprobs)
+        norms.append(sum(float(x.square().sum()) for x in g) * own.count**2)
+    for key, outcome in (("success_norm2", 1.0), ("failure_norm2", 0.0)):
+        right = [norm for norm, o in zip(norms, outcomes, strict=True) if o == outcome]
+        assert found[key] == pytest.approx(sum(right) / len(right), rel=0.1)
+    fixed = found["steps"][-1]
+    assert fixed["baseline"] == "fixed 1"
+    assert found["least_noise_k"] == found["success_norm2"] / (found["success_norm2"] + found["failure_norm2"])
+    weights = fixed_advantages(
+        torch.tensor(outcomes), torch.tensor([i for i, g in enumerate(groups) for _ in g.grades]), baseline=1
+    )
+    expected = sum(float(a) ** 2 * found["failure_norm2"] for a in weights) / own.count**2
+    assert fixed["predicted_noise_norm"] == pytest.approx(expected**0.5, rel=1e-5)
 
 
 def test_the_two_predictions_are_those_of_a_step_on_the_logits() -> None:

@@ -7,7 +7,8 @@ Beside the measured change stand two predictions for a step on the logits themse
 identity, which rises with the baseline, and the centred one of the true gradient, from which the baseline cancels.
 
 With several batches it also says what of a baseline's gradient they share and how far they scatter: the baseline hardly
-changes the first, the expected gradient, but it does change the second.
+changes the first, the expected gradient, but it does change the second. How much it does follows from how long the
+gradients of successes and of failures are (`qae.noise`), which is measured, too.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,10 +19,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qae.advantages import fixed_advantages, mean_advantages, quantile_advantages
+from qae.noise import least_noise_k
 from qae.policies import Policy, load_policy
 from qae.sampling import Completion, make_engine
 from qae.sampling.rng import row_key
@@ -35,6 +37,7 @@ KS = (0.2, 0.4, 0.6, 0.8)
 HELDOUT = 32
 HELDOUT_SAMPLES = 2
 ROWS_AT_ONCE = 16
+SIGN_DRAWS = 4
 TOKENS_AT_ONCE = 256
 _STREAM = 7
 
@@ -55,6 +58,8 @@ class EntropyStep:
             -mean(A pi_y (log pi_y + H)).
         centred_per_step: likewise for the true gradient's logit step A (e_y - pi):
             -mean(A (pi_y (log pi_y + H) - sum_v pi_v^2 (log pi_v + H))).
+        predicted_noise_norm: sqrt(sum_i A_i^2 s_i): how far the gradient scatters if completions are independent, from
+            the mean squared lengths s of successes' and failures' gradients.
     """
 
     baseline: str
@@ -66,6 +71,7 @@ class EntropyStep:
     own_measured_nats: float
     identity_per_step: float
     centred_per_step: float
+    predicted_noise_norm: float
 
 
 _NUMBERS = tuple(field.name for field in fields(EntropyStep) if field.name != "baseline")
@@ -83,10 +89,11 @@ def measure_entropy_steps(
         tell: told what is being done.
 
     Returns:
-        A record: checkpoint, batches, completions, heldout_tokens, entropy_nats, own_entropy_nats, and steps, one a
-        baseline: the values of `EntropyStep`, `measured_se_nats` (standard error over the batches), the paired
-        difference from the mean baseline's measured change, `from_mean_nats` with `from_mean_se_nats`, and from two
-        batches on `signal_norm` and `noise_norm` of its gradient.
+        A record: checkpoint, batches, completions, heldout_tokens, entropy_nats, own_entropy_nats; success_norm2 and
+        failure_norm2, the mean squared lengths of the gradients of their summed log-probs, and least_noise_k, which
+        follows from them; and steps, one a baseline: the values of `EntropyStep`, `measured_se_nats` (standard error
+        over the batches), the paired difference from the mean baseline's measured change, `from_mean_nats` with
+        `from_mean_se_nats`, and from two batches on `signal_norm` and `noise_norm` of its gradient.
 
     Raises:
         ValueError: there is no checkpoint, or no group of a batch is mixed.
@@ -120,11 +127,17 @@ def measure_entropy_steps(
     owns = [_own_tokens(policy, groups, config.rollout.temperature) for groups in sampled]
     steps: list[list[EntropyStep]] = []
     scatter: dict[str, _Scatter] = {}
+    lengths: list[tuple[float, float]] = []
     for i, (groups, own) in enumerate(zip(sampled, owns, strict=True)):
         label = f" on batch {i + 1}" if batches > 1 else ""
+        lengths.append(_lengths(own, groups, config.seed + i))
         steps.append(
-            _steps(policy, groups, own, contexts, rises, scatter, relative_step, lambda text, at=label: tell(text + at))
-        )
+            _steps(
+                policy, groups, own, contexts, rises, scatter, lengths[-1], relative_step,
+                lambda text, at=label: tell(text + at),
+            )
+        )  # fmt: skip
+    success, failure = (fmean(both[i] for both in lengths) for i in range(2))
     return {
         "checkpoint": str(found[-1]),
         "batches": batches,
@@ -132,6 +145,9 @@ def measure_entropy_steps(
         "heldout_tokens": contexts.count,
         "entropy_nats": contexts.entropy(),
         "own_entropy_nats": fmean(own.entropy() for own in owns),
+        "success_norm2": success,
+        "failure_norm2": failure,
+        "least_noise_k": least_noise_k(success_norm2=success, failure_norm2=failure),
         "relative_step": relative_step,
         "steps": [
             _over_batches(same, [batch[0] for batch in steps]) | scatter[same[0].baseline].norms()
@@ -148,6 +164,33 @@ def _own_tokens(policy: Policy, groups: Sequence[Group], temperature: float) -> 
         [c for group in groups for c in group.completions],
         temperature,
     )
+
+
+def _lengths(own: "_Tokens", groups: Sequence[Group], seed: int) -> tuple[float, float]:
+    """Mean squared length of the gradient of a completion's summed log-prob: of successes, of failures.
+
+    By random signs, E |sum_i e_i g_i|^2 = sum_i |g_i|^2, so that a few backward passes do for all completions.
+    """
+    right, wrong = _successes(groups)
+    generator = torch.Generator().manual_seed(seed)
+    found: list[float] = []
+    for kind in (right, wrong):
+        squares = 0.0
+        for _ in range(SIGN_DRAWS):
+            signs = torch.where(kind, 2.0 * torch.randint(2, kind.shape, generator=generator) - 1.0, 0.0)
+            weights = signs.to(own.policy.device)
+            gradient = own.gradient(lambda logprobs, entropies, rows, weights=weights: weights[rows] * logprobs)
+            squares += _dot(gradient, gradient) * own.count**2
+        found.append(squares / SIGN_DRAWS / int(kind.sum()))
+    return found[0], found[1]
+
+
+def _successes(groups: Sequence[Group]) -> tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Which completions succeeded and which failed; outcomes between 0 and 1 by the nearer end of those that occur."""
+    outcomes = torch.tensor([outcome for group in groups for outcome in group.outcomes])
+    scored = outcomes[~outcomes.isnan()]
+    half = (scored.min() + scored.max()) / 2
+    return outcomes > half, outcomes <= half
 
 
 def _over_batches(same: Sequence[EntropyStep], first: list[EntropyStep]) -> dict[str, Any]:
@@ -182,6 +225,7 @@ def _steps(
     contexts: "_Tokens",
     rises: list[Tensor],
     scatter: dict[str, "_Scatter"],
+    lengths: tuple[float, float],
     relative_step: float,
     tell: Callable[[str], None],
 ) -> list[EntropyStep]:
@@ -191,6 +235,7 @@ def _steps(
     baselines |= {f"quantile K={k:g}": quantile_advantages(rewards, ids, k) for k in KS}
     baselines |= {f"fixed {b}": fixed_advantages(rewards, ids, baseline=b) for b in (0, 1)}
     drawn, expected, owners = own.surprises()
+    norm2 = torch.where(_successes(groups)[0], *lengths) / own.count**2
     own_rises = own.gradient(lambda logprobs, entropies, rows: entropies)
     before, own_before = contexts.entropy(), own.entropy()
     found: list[EntropyStep] = []
@@ -219,6 +264,7 @@ def _steps(
                 own_measured_nats=own_measured,
                 identity_per_step=-float((weight * drawn).mean()),
                 centred_per_step=-float((weight * (drawn - expected)).mean()),
+                predicted_noise_norm=float((advantages.nan_to_num().square() * norm2).sum()) ** 0.5,
             )
         )
     return found

@@ -152,13 +152,27 @@ def _steps(found: Record) -> str:
     ]
     header = ["baseline", "gradient", "on the batch, predicted", "held out, predicted", "held out, measured"]
     if several:
-        header += ["against the mean (+- standard error)", "gradient that batches share", "that they do not"]
+        header += [
+            "against the mean (+- standard error)",
+            "gradient that batches share",
+            "that they do not",
+            "(predicted)",
+        ]
     header += ["paper's identity (nats a logit step)", "centred (likewise)"]
-    return _table(
+    table = _table(
         f"Entropy change of one small gradient step from {found['checkpoint']} "
         f"({found['completions']} completions{several}), in millionths of a nat",
         header,
         rows,
+    )
+    return f"{table}\n\n{_lengths(found)}" if "least_noise_k" in found else table
+
+
+def _lengths(found: Record) -> str:
+    ratio = found["failure_norm2"] / found["success_norm2"]
+    return (
+        f"The gradient of a failure's log-prob is {ratio:.3g} times as long, squared, as that of a success: the gate "
+        f"takes the less noisy baseline for every prompt at K = 1 / (1 + {ratio:.3g}) = {found['least_noise_k']:.2f}."
     )
 
 
@@ -167,7 +181,10 @@ def _against_mean(line: Record) -> str:
 
 
 def _scatter(line: Record) -> list[str]:
-    return [f"{line[key]:.4g}" if line.get(key) is not None else "-" for key in ("signal_norm", "noise_norm")]
+    return [
+        f"{line[key]:.4g}" if line.get(key) is not None else "-"
+        for key in ("signal_norm", "noise_norm", "predicted_noise_norm")
+    ]
 
 
 def _recommended(record: Record) -> str:
