@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 FEW = ["rollout.prompts=2", "rollout.max_tokens=8", "update.minibatches=1"]
@@ -116,6 +117,28 @@ def test_a_slope_is_the_exponent_of_a_power_law(script):
     assert found["local"] == pytest.approx([0, 0, 2])
     assert found["bends_at"] == {"size": 4, "slope_before": pytest.approx(0), "slope_after": pytest.approx(2)}
     assert script("scaling").slopes([1, 10, 100], [5.0, 500.0, 50000.0])["exponent"] == pytest.approx(2)
+
+
+def test_gradient_noise_of_the_arms_of_a_study(script, capsys, tmp_path):
+    """Failures alone scatter more than successes alone; rows of the batch are the same for all arms."""
+    study = {
+        "name": "two-signs", "question": "Which sign scatters more?", "baseline": "mean", "seeds": 1, "minutes": 1,
+        "overrides": ["rollout.prompts=6", "update.minibatches=1"],
+        "arms": {
+            "mean": ["algorithm.advantage=mean"],
+            "successes": ["algorithm.advantage=fixed", "algorithm.advantage.baseline=0"],
+            "failures": ["algorithm.advantage=fixed", "algorithm.advantage.baseline=1"],
+        },
+        "decision": {"metric": "eval/pass@1", "margins": {}, "rule": "none"},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    noise = script("gradient_noise")
+    result = printed(noise, capsys, "--study", str(tmp_path / "study.yaml"), "--alternations", "2")
+    assert {"python", "torch"} <= set(result["environment"]["versions"])
+    assert result["config"]["batches"] == 2
+    norms = {arm: found["noise_norm"] for arm, found in result["arms"].items()}
+    assert norms["failures"] > 1.5 * norms["successes"] > 0
+    assert result["least_noise_k"] < 0.4
 
 
 def test_gpu_script_runs_on_a_processor(script, capsys, tmp_path):

@@ -91,7 +91,7 @@ def test_shared_gradient_and_scatter_are_told_apart() -> None:
     """Gradients 3 e_1 plus unit noise of ten coordinates: signal 3, noise sqrt(10), whatever the number of batches."""
     generator, found = torch.Generator().manual_seed(0), []
     for _ in range(400):
-        scatter = measure._Scatter()
+        scatter = measure.Scatter()
         for _ in range(4):
             noise = torch.randn(10, generator=generator, dtype=torch.float64)
             noise[0] += 3
@@ -99,7 +99,7 @@ def test_shared_gradient_and_scatter_are_told_apart() -> None:
         found.append(scatter.norms())
     assert sum(f["signal_norm"] ** 2 for f in found) / 400 == pytest.approx(9, rel=0.05)
     assert sum(f["noise_norm"] ** 2 for f in found) / 400 == pytest.approx(10, rel=0.05)
-    one = measure._Scatter()
+    one = measure.Scatter()
     one.add([torch.ones(3)])
     assert one.norms() == {"signal_norm": None, "noise_norm": None}
     one.add([torch.ones(3)])
@@ -110,14 +110,14 @@ def test_lengths_of_single_gradients_from_random_signs(run: Path, monkeypatch: p
     """Against one backward pass a completion; and the predicted noise is what they sum to."""
     monkeypatch.setattr(measure, "make_task", make_task)
     monkeypatch.setattr(measure, "SIGN_DRAWS", 200)
-    kept: list[tuple[measure._Tokens, Any]] = []
-    own_tokens = measure._own_tokens
+    kept: list[tuple[measure.Contexts, Any]] = []
+    own_tokens = measure.contexts_of
 
-    def keep(policy: Any, groups: Any, temperature: float) -> measure._Tokens:
+    def keep(policy: Any, groups: Any, temperature: float) -> measure.Contexts:
         kept.append((own_tokens(policy, groups, temperature), groups))
         return kept[-1][0]
 
-    monkeypatch.setattr(measure, "_own_tokens", keep)
+    monkeypatch.setattr(measure, "contexts_of", keep)
     found = measure_entropy_steps(run)
     (own, groups), outcomes = kept[0], [o for group in kept[0][1] for o in group.outcomes]
     norms = []
@@ -143,7 +143,7 @@ def test_the_two_predictions_are_those_of_a_step_on_the_logits() -> None:
     policy.model.double()
     prompt, size = [3, 4, 5], policy.model.config.vocab_size
     every = [Completion(0, [y], "", torch.zeros(1), torch.zeros(1), False) for y in range(size)]
-    tokens = measure._Tokens(policy, [prompt], [0] * size, every, temperature=0.8)
+    tokens = measure.Contexts(policy, [prompt], [0] * size, every, temperature=0.8)
     drawn, expected, owners = tokens.surprises()
     logits = policy.model(torch.tensor([prompt])).logits[0, -1].detach() / 0.8
     advantages = torch.linspace(-1, 1, size, dtype=torch.float64)

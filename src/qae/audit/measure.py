@@ -122,15 +122,15 @@ def measure_entropy_steps(
     completions = engine.generate(prompts, rows, keys, train_params(config, task))
     if policy.device.type != "mps":  # which has no float64; a small change of entropy drowns in float32's rounding
         policy.model.double()
-    contexts = _Tokens(policy, prompts, rows, completions, config.rollout.temperature)
+    contexts = Contexts(policy, prompts, rows, completions, config.rollout.temperature)
     rises = contexts.gradient(lambda logprobs, entropies, rows: entropies)
-    owns = [_own_tokens(policy, groups, config.rollout.temperature) for groups in sampled]
+    owns = [contexts_of(policy, groups, config.rollout.temperature) for groups in sampled]
     steps: list[list[EntropyStep]] = []
-    scatter: dict[str, _Scatter] = {}
+    scatter: dict[str, Scatter] = {}
     lengths: list[tuple[float, float]] = []
     for i, (groups, own) in enumerate(zip(sampled, owns, strict=True)):
         label = f" on batch {i + 1}" if batches > 1 else ""
-        lengths.append(_lengths(own, groups, config.seed + i))
+        lengths.append(gradient_lengths(own, groups, config.seed + i))
         steps.append(
             _steps(
                 policy, groups, own, contexts, rises, scatter, lengths[-1], relative_step,
@@ -156,8 +156,9 @@ def measure_entropy_steps(
     }
 
 
-def _own_tokens(policy: Policy, groups: Sequence[Group], temperature: float) -> "_Tokens":
-    return _Tokens(
+def contexts_of(policy: Policy, groups: Sequence[Group], temperature: float) -> "Contexts":
+    """The completions of the groups, in order."""
+    return Contexts(
         policy,
         [group.prompt for group in groups],
         [i for i, group in enumerate(groups) for _ in group.completions],
@@ -166,7 +167,7 @@ def _own_tokens(policy: Policy, groups: Sequence[Group], temperature: float) -> 
     )
 
 
-def _lengths(own: "_Tokens", groups: Sequence[Group], seed: int) -> tuple[float, float]:
+def gradient_lengths(own: "Contexts", groups: Sequence[Group], seed: int) -> tuple[float, float]:
     """Mean squared length of the gradient of a completion's summed log-prob: of successes, of failures.
 
     By random signs, E |sum_i e_i g_i|^2 = sum_i |g_i|^2, so that a few backward passes do for all completions.
@@ -221,10 +222,10 @@ def _standard_error(values: list[float]) -> float | None:
 def _steps(
     policy: Policy,
     groups: Sequence[Group],
-    own: "_Tokens",
-    contexts: "_Tokens",
+    own: "Contexts",
+    contexts: "Contexts",
     rises: list[Tensor],
-    scatter: dict[str, "_Scatter"],
+    scatter: dict[str, "Scatter"],
     lengths: tuple[float, float],
     relative_step: float,
     tell: Callable[[str], None],
@@ -245,7 +246,7 @@ def _steps(
         weights = advantages.nan_to_num().to(policy.device)
         direction = own.gradient(lambda logprobs, entropies, rows, weights=weights: weights[rows] * logprobs)
         norm = _dot(direction, direction) ** 0.5
-        scatter.setdefault(name, _Scatter()).add(direction)
+        scatter.setdefault(name, Scatter()).add(direction)
         if not step_size:
             length = sum(float(p.detach().double().square().sum()) for p in _trained(policy)) ** 0.5
             step_size = relative_step * length / norm
@@ -270,7 +271,7 @@ def _steps(
     return found
 
 
-class _Tokens:
+class Contexts:
     """Completions as fixed contexts: their tokens' log-probs and entropies under the policy as it is now."""
 
     def __init__(
@@ -332,7 +333,7 @@ class _Tokens:
             yield packed, torch.tensor([i for i in chunk for _ in self.completions[i]], device=self.policy.device)
 
 
-class _Scatter:
+class Scatter:
     """One baseline's gradient on independent batches: the part that they share, and how far they scatter.
 
         noise^2 = (sum_b |g_b|^2 - |sum_b g_b|^2 / B) / (B - 1),    signal^2 = sum_b |g_b|^2 / B - noise^2
