@@ -14,7 +14,7 @@ from qae.report.study import study_markdown, study_page
 from qae.study.command import chosen_runs, conduct, redraw, write_views
 from qae.study.plan import StudyConfig
 from qae.study.runner import states_of
-from qae.study.summary import adopt, answered, read_record, record_of, share, write_record
+from qae.study.summary import _at_equal, adopt, answered, read_record, record_of, share, write_record
 from qae.study.worker import FINISHED
 from qae.trainer.keys import ConfigError
 
@@ -44,6 +44,17 @@ def test_the_effect_is_found_where_it_is_and_nowhere_else(record):
 
 def test_each_difference_stands_beside_the_level_that_it_starts_from(record):
     assert line(record, "near", "same")["base"] == pytest.approx(0.4, abs=0.05)
+
+
+def test_a_cheaper_arm_is_compared_at_equal_cost_too():
+    """The baseline went from .3 over .5 to .6 at 0, 100 and 200 tokens, the arm from .3 to .5 at 50."""
+    dear = {"tokens": [0, 100, 200], "seconds": [0, 10, 20], "eval/pass@1": [0.3, 0.5, 0.6]}
+    cheap = {"tokens": [0, 25, 50], "seconds": [0, 20, 40], "eval/pass@1": [0.3, 0.4, 0.5]}
+    runs = {0: {"eval": dear}}, {0: {"eval": cheap}}
+    assert _at_equal(*runs, [0], "eval/pass@1", "tokens") == pytest.approx(0.5 - 0.4)
+    assert _at_equal(*runs, [0], "eval/pass@1", "seconds") == pytest.approx(0.5 - 0.6), "it never cost as much"
+    assert _at_equal(*runs[::-1], [0], "eval/pass@1", "tokens") == pytest.approx(0.6 - 0.5)
+    assert _at_equal(*runs, [0], "eval/pass@16", "tokens") is None
 
 
 def test_differences_of_the_seeds_that_share_a_policy_are_told_apart(tmp_path):

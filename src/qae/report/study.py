@@ -22,6 +22,7 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
         [
             c["block"], c["arm"], c["metric"].removeprefix("eval/"), f"{len(c['values'])}",
             _value(c["metric"], c["base"]), _difference(c, c["metric"]), _interval(c, "both", c["metric"]),
+            *(_value(c["metric"], c[f"at_equal_{cost}"], sign="+", unit=False) for cost in ("tokens", "seconds")),
             _policies(c), f"{c['p']:.3g}", f"{c['p_holm']:.3g}", c["words"],
         ]
         for c in record["comparisons"]
@@ -44,7 +45,8 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
         (
             f"Differences from {study['baseline']}",
             ["block", "arm", "metric", "seeds", study["baseline"], "difference [95% over seeds]",
-             "[95% over seeds and problems]", "by policy", "p", "p (Holm)", "verdict"],
+             "[95% over seeds and problems]", "at equal update tokens", "at equal seconds", "by policy", "p", "p (Holm)",
+             "verdict"],
             compared,
         ),
         (

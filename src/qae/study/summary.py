@@ -6,6 +6,7 @@ import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -21,6 +22,7 @@ from qae.trainer.keys import ConfigError
 
 SCHEMA = 1
 CURVE_POINTS = 40
+COSTS = ("tokens", "seconds")
 # Means over a run's steps that say how an arm works.
 MEANS = (
     "advantage/zero_frac", "advantage/positive_frac", "advantage/negative_frac", "tokens/kept_frac", "grad_norm",
@@ -216,6 +218,7 @@ def _judged(
         **numbers,
         "values": [_rounded(value) for value in difference.values],
         "by_policy": _by_policy(first, pairs),
+        **{f"at_equal_{cost}": _at_equal(first, second, list(pairs), metric, cost) for cost in COSTS},
         "kind": kind,
         "words": words,
         **_over_problems([first[seed] for seed in pairs], [second[seed] for seed in pairs], metric),
@@ -229,6 +232,28 @@ def _by_policy(runs: Mapping[int, Record], pairs: Mapping[int, tuple[float, floa
         policy: _rounded(statistics.fmean(b - a for seed, (a, b) in pairs.items() if policies[seed] == policy))
         for policy in dict.fromkeys(policies.values())
     }
+
+
+def _at_equal(
+    base: Mapping[int, Record], own: Mapping[int, Record], seeds: Sequence[int], metric: str, cost: str
+) -> float | None:
+    """Mean difference where the baseline has cost as much as the treatment has at its end.
+
+    Between two of its evaluations the baseline's value is on the line between them; a baseline that never came to cost
+    as much counts with its end.
+    """
+    found = [_end(own[seed], metric) for seed in seeds]
+    reached = [_at(base[seed]["eval"], metric, cost, own[seed]["eval"][cost][-1]) for seed in seeds]
+    pairs = [(a, b) for a, b in zip(reached, found, strict=True) if a is not None and b is not None]
+    return _rounded(statistics.fmean(b - a for a, b in pairs)) if pairs else None
+
+
+def _at(evaluations: Record, metric: str, cost: str, place: float) -> float | None:
+    points = [(x, y) for x, y in zip(evaluations[cost], evaluations.get(metric, []), strict=False) if y is not None]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= place < x1:
+            return y0 + (y1 - y0) * (place - x0) / (x1 - x0)
+    return points[-1][1] if points else None
 
 
 def _answer(config: StudyConfig, runs: Sequence[Record], comparisons: Sequence[Record], question: Question) -> Record:
