@@ -45,8 +45,8 @@ def study_tables(record: Record) -> list[tuple[str, list[str], list[list[str]]]]
         (
             f"Differences from {study['baseline']}",
             ["block", "arm", "metric", "seeds", study["baseline"], "difference [95% over seeds]",
-             "[95% over seeds and problems]", "at equal update tokens", "at equal seconds", "by policy", "p", "p (Holm)",
-             "verdict"],
+             "[95% over seeds and problems]", "at equal update tokens", "at equal seconds", "by policy", "p",
+             "p (Holm)", "verdict"],
             compared,
         ),
         (
