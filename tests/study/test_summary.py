@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 
 from fake_study import CONTENTS, fake_study, write_run, write_runs
-from qae.report.figures import _line, figures_of
+from qae.report.figures import COLOURS, _line, _stroke, figures_of
 from qae.report.study import study_markdown, study_page
 from qae.study.command import chosen_runs, conduct, redraw, write_views
 from qae.study.plan import StudyConfig
@@ -44,6 +44,10 @@ def test_the_effect_is_found_where_it_is_and_nowhere_else(record):
 
 def test_each_difference_stands_beside_the_level_that_it_starts_from(record):
     assert line(record, "near", "same")["base"] == pytest.approx(0.4, abs=0.05)
+
+
+def test_more_arms_than_colours_are_told_apart():
+    assert len({_stroke(i) for i in range(2 * len(COLOURS))}) == 2 * len(COLOURS)
 
 
 def test_a_cheaper_arm_is_compared_at_equal_cost_too():

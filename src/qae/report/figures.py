@@ -152,8 +152,8 @@ def _panels(panels: Sequence[tuple[str, list[Line]]], arms: Sequence[str], x_nam
         length = 26 + 6.6 * len(arm)
         if place + length > WIDTH * columns:
             place, down = 8.0, down + 18
-        colour = _colour(list(arms).index(arm))
-        parts.append(f'<rect x="{place:.0f}" y="{legend + down - 9}" width="12" height="10" fill="{colour}"/>')
+        y, stroke = legend + down - 4, _stroke(list(arms).index(arm))
+        parts.append(f'<line x1="{place:.0f}" y1="{y}" x2="{place + 12:.0f}" y2="{y}" stroke-width="5" {stroke}/>')
         parts.append(_text(place + 16, legend + down, arm))
         place += length
     parts.append(_text(8, legend + down + 20, f"across: {x_name}; up: {y_name}; bands: lowest to highest seed"))
@@ -181,7 +181,8 @@ def _panel(title: str, lines: Sequence[Line], arms: Sequence[str], across: float
         lower = [f"{px(x):.1f},{py(y):.1f}" for x, y in zip(line.x, line.low, strict=True)]
         middle = [f"{px(x):.1f},{py(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
         parts.append(f'<polygon points="{" ".join(upper + lower[::-1])}" fill="{colour}" fill-opacity=".13"/>')
-        parts.append(f'<polyline points="{" ".join(middle)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        stroke = _stroke(list(arms).index(line.name))
+        parts.append(f'<polyline points="{" ".join(middle)}" fill="none" {stroke} stroke-width="1.8"/>')
     return parts
 
 
@@ -222,6 +223,12 @@ def _round_step(span: float) -> float:
 
 def _colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
+
+
+def _stroke(i: int) -> str:
+    """The colour of an arm's line; broken where the colours have been used before."""
+    dashes = ' stroke-dasharray="4 2"' if i >= len(COLOURS) else ""
+    return f'stroke="{_colour(i)}"{dashes}'
 
 
 def _words(metric: str) -> str:
