@@ -109,7 +109,7 @@ def test_shared_gradient_and_scatter_are_told_apart() -> None:
 def test_lengths_of_single_gradients_from_random_signs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against one backward pass a completion; and the predicted noise is what they sum to."""
     monkeypatch.setattr(measure, "make_task", make_task)
-    monkeypatch.setattr(measure, "SIGN_DRAWS", 200)
+    monkeypatch.setattr(measure, "SIGN_DRAWS", 60)
     kept: list[tuple[measure.Contexts, Any]] = []
     own_tokens = measure.contexts_of
 
@@ -126,7 +126,7 @@ def test_lengths_of_single_gradients_from_random_signs(run: Path, monkeypatch: p
         norms.append(sum(float(x.square().sum()) for x in g) * own.count**2)
     for key, outcome in (("success_norm2", 1.0), ("failure_norm2", 0.0)):
         right = [norm for norm, o in zip(norms, outcomes, strict=True) if o == outcome]
-        assert found[key] == pytest.approx(sum(right) / len(right), rel=0.1)
+        assert found[key] == pytest.approx(sum(right) / len(right), rel=0.18)  # sqrt(2 / 60) at most
     fixed = found["steps"][-1]
     assert fixed["baseline"] == "fixed 1"
     assert found["least_noise_k"] == found["success_norm2"] / (found["success_norm2"] + found["failure_norm2"])
