@@ -396,7 +396,7 @@ def _padded_microbatches(rows: Rows, members: Sequence[int], budget: int) -> lis
 def _checkpoint_activations(model: Any) -> None:
     """Layers recompute their activations in the backward pass, without dropout.
 
-    A layer recomputes if it finds itself in training mode, so it is in that mode until it has decided, no longer.
+    A layer recomputes if it finds itself in training mode, so it is in that mode, but never while it computes.
     """
     # transformers renamed it in 5.20 or so and warns of the old name
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
@@ -408,17 +408,30 @@ def _checkpoint_activations(model: Any) -> None:
         )
     layer: Any
     for layer in layers:
-        layer.register_forward_pre_hook(_decide)
+        layer.training = True
         layer._gradient_checkpointing_func = partial(_recomputed, layer, layer._gradient_checkpointing_func)
-
-
-def _decide(layer: Any, inputs: Any) -> None:
-    layer.training = torch.is_grad_enabled()
+        layer.register_forward_pre_hook(_rest_without_gradients)
+        layer.register_forward_hook(_ready_again, always_call=True)
 
 
 def _recomputed(layer: Any, checkpoint: Callable[..., Any], forward: Callable[..., Any], *args: Any) -> Any:
-    layer.training = False
-    return checkpoint(forward, *args)
+    def evaluated(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return forward(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(evaluated, *args)
+
+
+def _rest_without_gradients(layer: Any, inputs: Any) -> None:
+    if not torch.is_grad_enabled():
+        layer.training = False
+
+
+def _ready_again(layer: Any, inputs: Any, outputs: Any) -> None:
+    layer.training = True
 
 
 def policy_loss(loss: LossConfig) -> Callable[..., Float[Tensor, "n t"]]:
