@@ -34,6 +34,7 @@ def least_noise_k(*, success_norm2: float, failure_norm2: float) -> float:
 
         p s_1 <= (1 - p) s_0   <=>   p <= s_0 / (s_0 + s_1) = 1 - K,    K = s_1 / (s_0 + s_1)
 
+    It holds where s_1 and s_0 are the same on every prompt; measured over prompts of all pass rates it is approximate.
     One half if failures and successes have gradients of one length; less where failures, the less likely completions,
     have longer ones. Dividing by the group's standard deviation changes neither side.
 

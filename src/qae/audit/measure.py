@@ -171,6 +171,14 @@ def gradient_lengths(own: "Contexts", groups: Sequence[Group], seed: int) -> tup
     """Mean squared length of the gradient of a completion's summed log-prob: of successes, of failures.
 
     By random signs, E |sum_i e_i g_i|^2 = sum_i |g_i|^2, so that a few backward passes do for all completions.
+
+    Args:
+        own: the n completions of the groups, in order.
+        groups: with both successes and failures among them.
+        seed: of the signs.
+
+    Returns:
+        s_1 and s_0 of `qae.noise`, of per-sequence sums.
     """
     right, wrong = _successes(groups)
     generator = torch.Generator().manual_seed(seed)

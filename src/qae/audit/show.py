@@ -171,8 +171,9 @@ def _steps(found: Record) -> str:
 def _lengths(found: Record) -> str:
     ratio = found["failure_norm2"] / found["success_norm2"]
     return (
-        f"The gradient of a failure's log-prob is {ratio:.3g} times as long, squared, as that of a success: the gate "
-        f"takes the less noisy baseline for every prompt at K = 1 / (1 + {ratio:.3g}) = {found['least_noise_k']:.2f}."
+        f"The gradient of a failure's log-prob is {ratio:.3g} times as long, squared, as that of a success. Were it so "
+        f"on every prompt, the gate would take the less noisy baseline at "
+        f"K = 1 / (1 + {ratio:.3g}) = {found['least_noise_k']:.2f}."
     )
 
 
