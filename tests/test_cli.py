@@ -378,7 +378,10 @@ def test_audit_can_measure_a_step_of_a_run(run: Run, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["missing"], "missing does not exist"),
+        (
+            ["missing"],
+            "missing does not exist; give the directory that a run printed, or a file or directory of its logs",
+        ),
         (["empty"], "found neither rollouts nor scalars in empty; expected JSONL with a prompt and a reward"),
         (["dump.jsonl", "--k=40"], "k=40.0 must lie strictly between 0 and 1 (k is a fraction: 0.4?)"),
     ],

@@ -181,6 +181,7 @@ REFUSALS = {
     "algorithm.advantage.k=40": (
         "algorithm.advantage.k: k is a fraction strictly between 0 and 1, got 40; 40 per cent is k=0.4"
     ),
+    "algorithm.advantage.k=1.5": "algorithm.advantage.k: k is a fraction strictly between 0 and 1, got 1.5",
     "algorithm.advantage.k=1": "algorithm.advantage.k: k is a fraction strictly between 0 and 1, got 1",
     "algorithm.advantage.k=0": "algorithm.advantage.k: k is a fraction strictly between 0 and 1, got 0",
     "algorithm.advantage.k=-0.2": "algorithm.advantage.k: k is a fraction strictly between 0 and 1, got -0.2",

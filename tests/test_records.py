@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qae.records import (
+    LOCK,
     SCHEMA,
     ReadTally,
     Rollout,
+    RunBusy,
     RunWriter,
     SchemaError,
+    alone,
     atomic_write,
     from_json,
     read_metrics,
@@ -194,6 +197,43 @@ def test_a_killed_writer_leaves_whole_records(tmp_path: Path) -> None:
     steps = [m["step"] for m in read_metrics(tmp_path, tally=tally)]
     assert steps == [*range(len(steps) - 1), 10**7]
     assert tally.broken <= 1
+
+
+HOLD = (
+    "import sys; from pathlib import Path; from qae.records import alone\n"
+    "with alone(Path(sys.argv[1]), wait=False): print('on', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX only")
+def test_a_run_is_held_by_one_process_which_may_enter_again(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=-1, stdout=-1)
+    assert holder.stdin is not None and holder.stdout is not None
+    holder.stdout.readline()
+    says = rf"^another process \(pid {holder.pid}\) is writing {tmp_path}: wait for it, or stop it$"
+    with pytest.raises(RunBusy, match=says), alone(tmp_path, wait=False):
+        pass
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+    with alone(tmp_path, wait=False):
+        with alone(tmp_path / ".." / tmp_path.name, wait=False):
+            pass
+        other = subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert f"RunBusy: another process (pid {os.getpid()}) is writing" in other.stderr
+    with alone(tmp_path, wait=True):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX only")
+def test_a_directory_that_was_only_held_does_not_stay(tmp_path: Path) -> None:
+    with alone(tmp_path / "run", wait=False):
+        pass
+    assert not (tmp_path / "run").exists()
+    with alone(tmp_path / "run", wait=False):
+        (tmp_path / "run" / "metrics.jsonl").touch()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [LOCK, "metrics.jsonl"]
 
 
 def test_the_module_needs_only_the_standard_library() -> None:

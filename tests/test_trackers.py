@@ -12,7 +12,7 @@ import pytest
 
 from qae.audit.scalars import read_scalars
 from qae.records import ReadTally
-from qae.trackers import TRACKERS, TrackerError, Trackers
+from qae.trackers import TRACKERS, TrackerError, Trackers, check_packages
 from qae.trainer.config import TrainConfig
 from qae.trainer.keys import ConfigError
 
@@ -117,6 +117,8 @@ def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.Monkey
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(TrackerError, match=rf"track={name} needs a package .*: pip install 'qae\[{name}\]'"):
         Trackers([name], tmp_path, CONFIG)
+    with pytest.raises(TrackerError, match=rf"track={name} needs a package .*: pip install 'qae\[{name}\]'"):
+        check_packages(["jsonl", name])
 
 
 def test_a_refusal_says_how_to_do_without_an_account(programs: dict[str, Program], tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def study(
         raise ConfigError(f"one study at a time, got {len(paths)}; several summaries go with --redraw")
     at_a_time = jobs or os.cpu_count() or 1
     if dry_run:
-        typer.echo(plan(paths[0], out=out, jobs=at_a_time, shared=share or ()))
+        typer.echo(plan(paths[0], out=out, jobs=at_a_time, only=only or (), shared=share or ()))
         return
     try:
         where = conduct(

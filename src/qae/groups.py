@@ -8,6 +8,7 @@ import math
 import warnings
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -320,7 +321,6 @@ def group_flat(
     return Groups(values, group_ids).flat(tolerance)
 
 
-@lru_cache
 def fraction_meant(k: float) -> Fraction:
     """The fraction that whoever typed `k` meant: the nearest one with a denominator of at most a million.
 
@@ -336,13 +336,21 @@ def fraction_meant(k: float) -> Fraction:
         The fraction.
 
     Raises:
+        TypeError: `k` is not a number.
         ValueError: `k` is not strictly between 0 and 1.
 
     Example:
         >>> fraction_meant(0.28), fraction_meant(1 - 1 / 3)
         (Fraction(7, 25), Fraction(2, 3))
     """
+    if not isinstance(k, Real):
+        raise TypeError(f"k={k!r} is a {type(k).__name__}; pass a number strictly between 0 and 1, such as 0.4")
     if not 0 < k < 1:
-        meant = f"k is a fraction: {k / 100:g}?" if 1 < k < 100 else "0.4 is usual; for the mean use mean_advantages"
+        meant = f"k is a fraction: {k / 100:g}?" if 2 <= k < 100 else "0.4 is usual; for the mean use mean_advantages"
         raise ValueError(f"k={k} must lie strictly between 0 and 1 ({meant})")
+    return _simplest(float(k))
+
+
+@lru_cache
+def _simplest(k: float) -> Fraction:
     return Fraction(k).limit_denominator(1_000_000)

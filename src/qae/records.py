@@ -12,10 +12,11 @@ them.
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 SCHEMA = 1
 # One JSON object: a line of metrics or rollouts, or a kept summary.
@@ -24,11 +25,19 @@ Record = dict[str, Any]
 # Parts of a run's configuration that do not change what it computes, but for the order of additions in threads.
 BESIDES_THE_EXPERIMENT = ("track", "watch", "checkpoint", "records", "threads")
 
+LOCK = ".lock"
+# Directories that this process holds, so that it may enter again.
+_held: set[Path] = set()
+
 Regime = Literal["hard", "easy", "flat", "unscored"]
 
 
 class SchemaError(ValueError):
     """The records were written by a newer qae than this one."""
+
+
+class RunBusy(RuntimeError):
+    """Another process is writing the run."""
 
 
 @dataclass
@@ -96,6 +105,61 @@ class ReadTally:
         self.broken += 1
         if len(self.where) < 5:
             self.where.append(f"{path.name}:{number}")
+
+
+@contextmanager
+def alone(run_dir: Path, *, wait: bool) -> Generator[None]:
+    """Hold a run directory, so that no two processes write it. Whoever holds it already enters again freely.
+
+    The lock is on RUN/.lock, which holds the process's id; it is gone when the process is, however it ends. Where
+    files cannot be locked (Windows, some network disks) nothing is held.
+
+    Args:
+        run_dir: made if missing; unmade if nothing was written to it.
+        wait: whether to wait until the directory is free.
+
+    Raises:
+        RunBusy: another process holds the directory, and `wait` is False.
+
+    Example:
+        >>> import tempfile
+        >>> with alone(Path(tempfile.mkdtemp()), wait=False):
+        ...     pass
+    """
+    where, made = run_dir.resolve(), not run_dir.exists()
+    if os.name != "posix" or where in _held:
+        yield
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / LOCK).open("a+", encoding="ascii") as lock:
+        _take(lock, run_dir, wait=wait)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        _held.add(where)
+        try:
+            yield
+        finally:
+            _held.discard(where)
+            with suppress(OSError):  # it may be gone by now
+                if made and [path.name for path in run_dir.iterdir()] == [LOCK]:
+                    (run_dir / LOCK).unlink()
+                    run_dir.rmdir()
+
+
+def _take(lock: IO[str], run_dir: Path, *, wait: bool) -> None:
+    import fcntl  # of POSIX only
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip()
+        raise RunBusy(
+            f"another process{f' (pid {holder})' if holder else ''} is writing {run_dir}: wait for it, or stop it"
+        ) from None
+    except OSError:
+        pass  # a disk without locks
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -270,6 +334,19 @@ def read_rollouts(path: Path, *, tally: ReadTally | None = None) -> Iterator[Rol
             yield Rollout(**{name: value for name, value in record.items() if name in _ROLLOUT_FIELDS})
         except TypeError:
             tally.skip(path, tally.lines)
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """A setting that a resumed run changed (about.changes of its config.yaml), in words.
+
+    Args:
+        change: step, key, before, now.
+
+    Example:
+        >>> change_text({"step": 6, "key": "update.lr", "before": 0.1, "now": 0.2})
+        'update.lr was 0.1 up to step 6 and is 0.2 now'
+    """
+    return "{key} was {before} up to step {step} and is {now} now".format_map(change)
 
 
 def rollout_path(run_dir: Path, step: int) -> Path:

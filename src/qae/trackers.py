@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PROJECT = "qae"
+MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
 Numbers = dict[str, float]
 
 
@@ -64,8 +65,7 @@ class Trackers:
             try:
                 self._open[name] = TRACKERS[name](run_dir, config, resumed_step)
             except ModuleNotFoundError as error:
-                missing = f"track={name} needs a package that is not here ({error})"
-                raise TrackerError(f"{missing}: pip install 'qae[{name}]'") from None
+                raise _missing(name, error) from None
             except Exception as error:
                 hint = "; without an account: WANDB_MODE=offline" if name == "wandb" else ""
                 raise TrackerError(f"track={name} could not start: {error}{hint}") from error
@@ -98,10 +98,31 @@ class Trackers:
                 self._warn(f"{name} takes no more metrics ({type(error).__name__}: {error}); metrics.jsonl goes on")
 
 
+def check_packages(names: Sequence[str]) -> None:
+    """Refuse a tracker whose package is not here, before anything is written.
+
+    Args:
+        names: keys of `TRACKERS`, or "jsonl".
+
+    Raises:
+        TrackerError: a package is missing.
+    """
+    for name in names:
+        if name != "jsonl":
+            try:
+                import_module(MODULES[name])
+            except ModuleNotFoundError as error:
+                raise _missing(name, error) from None
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> TrackerError:
+    return TrackerError(f"track={name} needs a package that is not here ({error}): pip install 'qae[{name}]'")
+
+
 def tensorboard(run_dir: Path, config: Mapping[str, Any], resumed_step: int | None) -> Tracker:
     """Event files in the run directory; steps that a resumed run computes again replace the old ones."""
     purge = None if resumed_step is None else resumed_step + 1
-    writer = import_module("torch.utils.tensorboard").SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge)
+    writer = import_module(MODULES["tensorboard"]).SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge)
     writer.add_text("config", "\n".join(f"    {key}: {value}" for key, value in _flat(config).items()))
 
     def log(step: int, numbers: Numbers) -> None:

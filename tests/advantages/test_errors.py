@@ -24,6 +24,12 @@ CALLS = {
     "quantile_advantages(r, g, k=float('nan'))": (
         "k=nan must lie strictly between 0 and 1 (0.4 is usual; for the mean use mean_advantages)"
     ),
+    "quantile_advantages(r, g, k=1.5)": (
+        "k=1.5 must lie strictly between 0 and 1 (0.4 is usual; for the mean use mean_advantages)"
+    ),
+    "quantile_advantages(r, g, k='a')": "k='a' is a str; pass a number strictly between 0 and 1, such as 0.4",
+    "quantile_advantages(r, g, k=None)": "k=None is a NoneType; pass a number strictly between 0 and 1, such as 0.4",
+    "quantile_advantages(r, g, k=[0.2])": "k=[0.2] is a list; pass a number strictly between 0 and 1, such as 0.4",
     "quantile_advantages(r, g, method='linaer')": (
         "method='linaer' must be one of 'exact', 'linear'; did you mean 'linear'?"
     ),

@@ -14,7 +14,7 @@ from qae.evaluation.endpoint import EndpointSampler
 from qae.evaluation.run import evaluate
 from qae.evaluation.samples import EvalSettings, Sample, SampleFile
 from qae.evaluation.summary import compare, read_summary, table_markdown
-from qae.policies import load_policy, save_policy
+from qae.policies import PolicyError, load_policy, save_policy
 from qae.records import read_metrics, read_rollouts, rollout_files
 
 ROWS = [{"problem": f"{a}+{b}=", "answer": a + b, "level": f"{a}"} for a in range(5) for b in range(4)]
@@ -136,6 +136,27 @@ def test_compare(tmp_path):
         compare(a, c)
     with pytest.raises(ValueError, match="no set in common"):
         compare_directories(tmp_path / "a", tmp_path / "nowhere")
+
+
+def test_what_is_no_evaluation_is_said_to_be_none(tmp_path):
+    with pytest.raises(ValueError, match=r"none does not exist; give the directory that `qae eval` wrote"):
+        compare_directories(tmp_path / "none", tmp_path)
+    with pytest.raises(ValueError, match=r" has no finished evaluation \(no summary.json\); give the directory"):
+        compare_directories(tmp_path, tmp_path / "none")
+
+
+def test_a_model_that_is_not_there_is_called_as_it_was_typed(tmp_path, monkeypatch):
+    def offline(self, path, **options):
+        raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", offline)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(PolicyError, match=r"^MODEL=runs/nope: no such directory or run \(looked for /.*/runs/nope\)"):
+        evaluate_model("runs/nope", EvalSettings(), data=["data.jsonl"])
+    with pytest.raises(PolicyError, match=r"^MODEL=run/nope: no directory or run /.*/run/nope, not in the Hub's"):
+        evaluate_model("run/nope", EvalSettings(), data=["data.jsonl"])
 
 
 def test_the_endpoint_engine_resumes_without_repeating_a_request(tmp_path):

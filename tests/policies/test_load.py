@@ -67,6 +67,13 @@ def test_saved_policy_is_what_transformers_loads(qwen3_directory, tmp_path):
     assert tokenizer.apply_chat_template(message) == policy.tokenizer.apply_chat_template(message)
 
 
+def test_a_damaged_file_is_named(copy):
+    file = copy / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(PolicyError, match=rf"^policy.path={copy}: {file} is damaged \(.*\); write or download"):
+        load_policy(str(copy), device="cpu")
+
+
 def test_saving_and_loading_again_changes_no_bit(qwen3_directory, tmp_path):
     policy = load_policy(str(qwen3_directory), device="cpu")
     policy.model.train()
@@ -174,7 +181,7 @@ def test_a_hub_id_that_does_not_exist(monkeypatch):
         raise RepositoryNotFoundError.__new__(RepositoryNotFoundError)
 
     monkeypatch.setattr(HfApi, "model_info", refuse)
-    with pytest.raises(PolicyError, match=r"policy.path=tinny: no directory .*tinny and no such model on the Hub"):
+    with pytest.raises(PolicyError, match=r"policy.path=tinny: no directory or run .*tinny and no such model on"):
         load_policy("tinny")
 
 

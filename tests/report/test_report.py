@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fake_runs import HOSTILE, fake_run
 from qae.audit import audit_paths, save_audit
@@ -192,6 +193,15 @@ def test_a_step_written_twice_counts_once(tmp_path: Path) -> None:
     for step, reward in [(1, 0.1), (2, 0.2), (2, 0.5)]:
         writer.append_metrics({"step": step, "reward": reward})
     assert read_run(tmp_path).values("reward") == [0.1, 0.5]
+
+
+def test_settings_changed_on_the_way_stand_among_the_notes(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["about"]["changes"] = [{"step": 6, "key": "algorithm.advantage.k", "before": 0.2, "now": 0.8}]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    page = write_report([run], tmp_path / "page.html").read_text()
+    assert f"{run}: algorithm.advantage.k was 0.2 up to step 6 and is 0.8 now; the figures" in page
 
 
 def test_long_runs_are_averaged_over_spans(tmp_path: Path) -> None:

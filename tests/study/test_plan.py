@@ -20,10 +20,10 @@ SHIPPED = {
     "compose": (24, 96),
     "knob": (98, 392),
     "on-policy": (24, 123),
-    "rule": (18, 72),
+    "rule": (39, 156),
     "small-groups": (27, 108),
-    "smollm2": (9, 270),
-    "stability-map": (27, 135),
+    "smollm2": (9, 108),
+    "stability-map": (44, 254),
 }
 
 
@@ -43,7 +43,7 @@ def test_shipped_study(name):
         arm = run.config.algorithm.advantage.name
         assert (arm == "mean") == (run.arm.split(".")[0] == "mean")
     runs, minutes = SHIPPED[name]
-    text = plan_text(study, jobs=2)
+    text = plan_text(study, study.runs, jobs=2)
     assert text.startswith(f"{name}: {study.config.question}\n")
     hours = f"{minutes / 2:.0f} minutes" if minutes / 2 < 100 else f"{minutes / 120:.1f} hours"
     assert f"{runs} runs, {minutes} minutes of one core: about {hours} with 2 jobs" in text
@@ -52,8 +52,15 @@ def test_shipped_study(name):
 
 def test_the_dry_run_writes_nothing(tmp_path):
     text = dry_run(STUDIES / "smollm2.yaml", out=tmp_path / "none", jobs=3)
-    assert "9 runs, 270 minutes of one core: about 90 minutes with 3 jobs\n\ndecides: eval/pass@1" in text
+    assert "9 runs, 108 minutes of one core: about 36 minutes with 3 jobs\n\ndecides: eval/pass@1" in text
     assert not (tmp_path / "none").exists()
+
+
+def test_the_dry_run_of_some_runs_counts_these(tmp_path):
+    text = dry_run(STUDIES / "smollm2.yaml", out=tmp_path / "none", jobs=1, only=["all/mean"])
+    assert "3 runs, 36 minutes of one core" in text
+    with pytest.raises(ConfigError, match="--only all/median: no such run"):
+        dry_run(STUDIES / "smollm2.yaml", out=tmp_path / "none", jobs=1, only=["all/median"])
 
 
 def test_arms_differ_in_nothing_but_their_own_overrides():
@@ -113,15 +120,18 @@ def test_a_policy_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_
 
 
 def test_plan_text():
-    text = plan_text(fake_study(seeds=2), jobs=2, finished=3, begun=1)
+    study = fake_study(seeds=2)
+    text = plan_text(study, study.runs, jobs=2, finished=3, begun=1)
     assert "12 runs, 24 minutes of one core: about 12 minutes with 2 jobs\n3 runs are finished, 1 continue" in text
 
 
 REFUSALS = {
-    "baseline": ("median", "no arm 'median'; the arms are mean, better, same"),
+    "baseline": ("median", "baseline: no arm 'median'; the arms are mean, better, same"),
     "metrics": (["eval/pass@16"], "eval/pass@1 is not among the study's metrics eval/pass@16"),
     "arms": ({"mean": [], "../up": []}, "arm '../up': names are letters, digits, and . + - _ between them"),
-    "colour": ("red", "colour='red': extra inputs are not permitted"),
+    "colour": ("red", "unknown key 'colour'"),
+    "sedes": (3, "unknown key 'sedes'; did you mean 'seeds'?"),
+    "question": (..., "question is missing"),
     "seeds": (17, "seeds=17: input should be less than or equal to 16"),
     "overrides": (
         ["steps=20", "algorithm.k=0.3"],
@@ -131,14 +141,30 @@ REFUSALS = {
         [{"ask": "x?", "arm": "better"}],
         "a question of a study with blocks names its block: near, stale, or best",
     ),
+    "more_seeds": ([{"arms": ["worse"], "seeds": 1}], "more_seeds.0: no arm 'worse'; the arms are mean, better, same"),
 }
 
 
 @pytest.mark.parametrize("key", REFUSALS)
 def test_refusals(key):
     value, text = REFUSALS[key]
+    changed = {k: v for k, v in (CONTENTS | {key: value}).items() if v is not ...}
     with pytest.raises(ConfigError, match=re.escape(text)):
-        fake_study(**{key: value})
+        study_of(changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold a mapping of keys such as name, arms and seeds, found nothing"),
+        ("- a", "must hold a mapping of keys such as name, arms and seeds, found a list"),
+        ("name: x", "x.yaml: question is missing; arms is missing; "),
+    ],
+)
+def test_a_file_that_is_no_study_is_named(tmp_path, text, message):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_study(tmp_path / "x.yaml")
 
 
 def test_an_arm_that_repeats_another_is_refused():

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from fake_study import fake_study, write_runs
+from qae.records import LOCK, alone
 from qae.study import runner, view, worker
 from qae.study.runner import StudyFailed, StudyStopped, open_study, run_study, states_of
-from qae.study.worker import FINISHED
+from qae.study.worker import FINISHED, PLANNED
 from qae.trainer.keys import ConfigError
 from qae.trainer.loop import EntropyAlarm, NothingToLearn
 
@@ -136,6 +137,9 @@ def test_a_run_with_other_settings_does_not_count(tmp_path):
 
 def test_a_study_keeps_what_was_written_down_first(tmp_path):
     open_study(fake_study(), tmp_path)
+    states = open_study(fake_study(question="Another, before the first run?"), tmp_path)
+    states[0].directory.mkdir(parents=True)
+    (states[0].directory / PLANNED).write_text(yaml.safe_dump(states[0].run.config.model_dump(mode="json")))
     with pytest.raises(ConfigError, match=r"^question of the study is not what was written down before its first run"):
         open_study(fake_study(question="Another?"), tmp_path)
 
@@ -158,11 +162,11 @@ def test_a_worker_waits_until_the_run_is_free(tmp_path):
     inside = []
 
     def enter():
-        with worker._alone(tmp_path):
+        with alone(tmp_path, wait=True):
             inside.append(True)
 
     thread = threading.Thread(target=enter)
-    with (tmp_path / worker.LOCK).open("w") as held:
+    with (tmp_path / LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         thread.start()
         thread.join(0.2)
@@ -173,7 +177,7 @@ def test_a_worker_waits_until_the_run_is_free(tmp_path):
 
 def test_a_worker_that_waits_for_another_stops_when_its_study_is_gone(tmp_path):
     fcntl = pytest.importorskip("fcntl")
-    with (tmp_path / worker.LOCK).open("w") as held:
+    with (tmp_path / LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         waiting = subprocess.Popen([sys.executable, "-m", "qae.study.worker", str(tmp_path)], stdin=subprocess.PIPE)
         waiting.stdin.close()

@@ -294,7 +294,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ValueError, match=r"x\.json is no summary of a study; give the summary\.json that"):
         read_record(tmp_path / "x.json")
-    with pytest.raises(ValueError, match=r"none\.json is no summary of a study"):
+    with pytest.raises(ValueError, match=r"none\.json is no summary of a study \(.*\); give the summary\.json that"):
         read_record(tmp_path / "none.json")
 
 

@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fake_parts import TextTask
 from qae.detect import Evidence, Verdict
-from qae.policies import save_policy
-from qae.records import read_metrics, read_rollouts
+from qae.policies import PolicyError, save_policy
+from qae.records import alone, read_metrics, read_rollouts
+from qae.trackers import TrackerError
 from qae.trainer import loop
 from qae.trainer.config import TrainConfig
 from qae.trainer.keys import ConfigError
@@ -73,10 +77,18 @@ def comparable(run):
     return metrics, rollouts, tensors
 
 
+def comparable_records(run):
+    """The bytes of what a refused resume must not touch."""
+    files = [run / "metrics.jsonl", run / "config.yaml", *sorted((run / "rollouts").iterdir())]
+    return {path.name: path.read_bytes() for path in files}
+
+
 def test_a_run_leaves_what_the_design_says(policy_dir, tmp_path):
     events = Events()
     run = loop.train(config(policy_dir), run_dir=tmp_path / "run", observer=events)
-    assert sorted(p.name for p in run.iterdir()) == ["checkpoints", "config.yaml", "metrics.jsonl", "rollouts"]
+    assert sorted(p.name for p in run.iterdir()) == [
+        ".lock", "checkpoints", "config.yaml", "metrics.jsonl", "rollouts",
+    ]  # fmt: skip
     metrics = read_metrics(run)
     assert [(m["step"], "eval/pass@1" in m) for m in metrics] == [
         (0, True), (1, False), (2, False), (2, True), (3, False), (4, False), (4, True),
@@ -170,7 +182,9 @@ def test_a_finished_run_can_go_on_and_says_so(policy_dir, tmp_path):
     whole = loop.train(config(policy_dir, "steps=6"), run_dir=tmp_path / "whole")
     run = loop.train(config(policy_dir), run_dir=tmp_path / "run")
     with pytest.raises(
-        ConfigError, match=r"has already done its 4 steps; go on with `qae train --resume .*run steps=N`"
+        ConfigError,
+        match=r"has already done its 4 steps; go on with `qae train --resume .*run steps=N`, N greater than 4, "
+        r"or make its page with `qae report .*run`$",
     ):
         loop.train(config(policy_dir), resume=run)
     loop.train(config(policy_dir, "steps=6"), resume=run)
@@ -183,6 +197,111 @@ def test_a_directory_that_holds_a_run_is_not_overwritten(policy_dir, tmp_path):
         loop.train(config(policy_dir), run_dir=run)
     with pytest.raises(ConfigError, match="is not a run directory"):
         loop.train(config(policy_dir), resume=tmp_path)
+
+
+def test_a_run_whose_checkpoints_are_gone_keeps_its_records(policy_dir, tmp_path):
+    run = loop.train(config(policy_dir, "eval.problems=0"), run_dir=tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    before = comparable_records(run)
+    with pytest.raises(ConfigError, match=r"run holds the records of 4 steps but no checkpoint .* qae train .*run/con"):
+        loop.train(config(policy_dir, "eval.problems=0", "steps=8", "checkpoint.every=0"), resume=run)
+    assert comparable_records(run) == before
+    (run / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match="no checkpoint to go on from"):
+        loop.train(config(policy_dir, "eval.problems=0", "steps=8"), resume=run)
+
+
+def test_a_finished_run_of_few_steps_without_its_checkpoint_keeps_its_records(policy_dir, tmp_path):
+    settings = ("eval.problems=0", "steps=2", "checkpoint.every=25")
+    run = loop.train(config(policy_dir, *settings), run_dir=tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    (run / "report.html").touch()
+    with pytest.raises(ConfigError, match="holds the records of 2 steps but no checkpoint"):
+        loop.train(config(policy_dir, *settings, "steps=4"), resume=run)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(policy_dir, tmp_path):
+    def cut(name, data):
+        if name == "phase" and data["phase"] == "checkpoint":
+            raise Killed
+
+    run, events = tmp_path / "run", Events()
+    with pytest.raises(Killed):
+        loop.train(config(policy_dir), run_dir=run, observer=Events(cut))
+    assert [m["step"] for m in read_metrics(run) if "entropy" in m] == [1, 2]
+    loop.train(config(policy_dir), resume=run, observer=events)
+    assert f"{run} has no checkpoint yet: it starts again from step 0" in events.texts("warning")
+    assert comparable(run) == comparable(loop.train(config(policy_dir), run_dir=tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer_state.safetensors", "trainer_state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_older_one_goes_on(policy_dir, tmp_path, name):
+    run = loop.train(config(policy_dir, "eval.problems=0"), run_dir=tmp_path / "run")
+    newest = run / "checkpoints" / "000004"
+    contents = (newest / name).read_bytes()
+    (newest / name).write_bytes(b"{" if name.endswith(".json") else contents[:-10])
+    longer, before = config(policy_dir, "eval.problems=0", "steps=6"), comparable_records(run)
+    with pytest.raises(ConfigError, match=rf"000004/{name} is damaged \(.*\): remove .*000004 to go on from .*000002$"):
+        loop.train(longer, resume=run)
+    assert comparable_records(run) == before
+    shutil.rmtree(run / "checkpoints" / "000002")
+    with pytest.raises(ConfigError, match=rf"{name} is damaged .* no older checkpoint, so start anew: qae train .*"):
+        loop.train(longer, resume=run)
+
+
+def test_a_checkpoint_without_its_moments_is_damaged(policy_dir, tmp_path):
+    run = loop.train(config(policy_dir, "eval.problems=0", "steps=1"), run_dir=tmp_path / "run")
+    (run / "checkpoints" / "000001" / "trainer_state.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"trainer_state.safetensors is damaged \(it is missing\)"):
+        loop.train(config(policy_dir, "eval.problems=0", "steps=2"), resume=run)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked on POSIX only")
+def test_a_run_that_another_process_writes_is_left_alone(policy_dir, tmp_path):
+    run = loop.train(config(policy_dir, "eval.problems=0"), run_dir=tmp_path / "run")
+    code = f"from qae.records import *\nwith alone(Path({str(run)!r}), wait=True): print('on', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as other:
+        other.stdout.readline()
+        before, longer = comparable_records(run), config(policy_dir, "eval.problems=0", "steps=6")
+        with pytest.raises(
+            ConfigError, match=rf"^another process \(pid {other.pid}\) is writing .*run: wait for it, or"
+        ):
+            loop.train(longer, resume=run)
+        assert comparable_records(run) == before
+        other.communicate(b"\n")
+    with alone(run, wait=True):
+        loop.train(longer, resume=run)
+
+
+def test_settings_changed_on_the_way_are_said_and_kept(policy_dir, tmp_path):
+    settings = ("eval.problems=0", "checkpoint.every=1")
+    run = loop.train(config(policy_dir, *settings, "steps=1", "algorithm.advantage.k=0.2"), run_dir=tmp_path / "run")
+    events = Events()
+    changed = [*settings, "algorithm.advantage.k=0.8", "threads=1"]
+    loop.train(config(policy_dir, *changed, "steps=2"), resume=run, observer=events)
+    text = "algorithm.advantage.k was 0.2 up to step 1 and is 0.8 now: reports and audits of this run mix the two"
+    assert [t for t in events.texts("warning") if "mix the two" in t] == [text]
+    events = Events()
+    loop.train(
+        config(policy_dir, *changed, "steps=3", "policy.lora=null", "update.lr=0.002"), resume=run, observer=events
+    )
+    assert [t.partition(" was")[0] for t in events.texts("warning") if "mix the two" in t] == ["update.lr"]
+    assert yaml.safe_load((run / "config.yaml").read_text())["about"]["changes"] == [
+        {"step": 1, "key": "algorithm.advantage.k", "before": 0.2, "now": 0.8},
+        {"step": 2, "key": "update.lr", "before": 0.001, "now": 0.002},
+    ]
+    shutil.rmtree(run / "checkpoints" / "000003")
+    loop.train(config(policy_dir, *changed, "steps=3", "update.lr=0.002"), resume=run)
+    assert len(yaml.safe_load((run / "config.yaml").read_text())["about"]["changes"]) == 2
+
+
+def test_a_tracker_without_its_package_leaves_no_directory(policy_dir, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(TrackerError, match="track=wandb needs a package"):
+        loop.train(config(policy_dir, "track=[wandb]"), run_dir=tmp_path / "run")
+    with pytest.raises(PolicyError):
+        loop.train(config(policy_dir, f"policy.path={tmp_path}/none"), run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_versions_or_threads_are_said(policy_dir, tmp_path):
@@ -293,6 +412,7 @@ def test_trackers_take_every_line_that_is_written(policy_dir, tmp_path, monkeypa
             self.log, self.close = taken.append, lambda: closed.append(len(taken))
 
     monkeypatch.setattr(loop, "Trackers", Kept)
+    monkeypatch.setattr(loop, "check_packages", lambda names: None)
     run = loop.train(config(policy_dir, "track=[tensorboard]"), run_dir=tmp_path / "run")
     assert [(m["step"], "entropy" in m) for m in taken] == [(m["step"], "entropy" in m) for m in read_metrics(run)]
     assert closed == [len(taken)]

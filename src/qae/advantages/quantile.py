@@ -50,7 +50,7 @@ def quantile_advantages(
         [n] advantages, of the rewards' dtype.
 
     Raises:
-        TypeError: the tensors are not floats and integers.
+        TypeError: the tensors are not floats and integers, or `k` is not a number.
         ValueError: an argument is outside its bounds, or a reward is infinite.
 
     Example:

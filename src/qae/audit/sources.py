@@ -37,7 +37,9 @@ def find_sources(paths: list[Path]) -> Sources:
     found = Sources()
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist")
+            raise FileNotFoundError(
+                f"{path} does not exist; give the directory that a run printed, or a file or directory of its logs"
+            )
         for file in sorted(_walk(path), key=_natural) if path.is_dir() else [path]:
             _sort(file, found, named=file == path)
     states = [path for path in found.scalars if path.name == "trainer_state.json"]

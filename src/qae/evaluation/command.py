@@ -69,12 +69,20 @@ def evaluate_model(
         sampler, step = EndpointSampler(endpoint, model, concurrency, extra=dict(endpoint_extra or {})), 0
     else:
         from qae.evaluation.local import LocalSampler
-        from qae.policies import load_policy
+        from qae.policies import PolicyError, load_policy
 
         name = model if path == model else f"{model} (step {step})"
-        sampler = LocalSampler(load_policy(path, device=device, dtype=dtype), name=name, progress=progress)
+        try:
+            policy = load_policy(path, device=device, dtype=dtype)
+        except PolicyError as error:  # its keys are those of a configuration, which an evaluation does not have
+            raise PolicyError(re.sub(r"policy\.(path|device|dtype)", _as_typed, str(error))) from error
+        sampler = LocalSampler(policy, name=name, progress=progress)
     out = out or Path("evals") / re.sub(r"[^\w.-]+", "-", model if endpoint else path).strip("-")
     return evaluate(sets, sampler, settings, out, step=step, watch=watch), out
+
+
+def _as_typed(key: re.Match[str]) -> str:
+    return {"path": "MODEL", "device": "--device", "dtype": "--dtype"}[key[1]]
 
 
 def find_checkpoint(model: str) -> tuple[str, int]:
@@ -105,14 +113,13 @@ def compare_directories(baseline: Path, treatment: Path) -> str:
         One table a set.
 
     Raises:
-        ValueError: no finished evaluation of a common set.
+        ValueError: a directory holds no finished evaluation, or they have no set in common.
     """
     first, second = _summaries(baseline), _summaries(treatment)
     common = [name for name in first if name in second]
     if not common:
         raise ValueError(
-            f"{baseline} has evaluations of {', '.join(first) or 'nothing'}, {treatment} of "
-            f"{', '.join(second) or 'nothing'}: no set in common"
+            f"{baseline} has evaluations of {', '.join(first)}, {treatment} of {', '.join(second)}: no set in common"
         )
     return "\n".join(comparison_markdown(first[name], second[name]) for name in common)
 
@@ -120,4 +127,7 @@ def compare_directories(baseline: Path, treatment: Path) -> str:
 def _summaries(directory: Path) -> dict[str, Summary]:
     paths = [directory / "summary.json", *sorted(directory.glob("*/summary.json"))]
     found = [read_summary(path.parent) for path in paths if path.is_file()]
+    if not found:
+        what = "has no finished evaluation (no summary.json)" if directory.is_dir() else "does not exist"
+        raise ValueError(f"{directory} {what}; give the directory that `qae eval` wrote, such as evals/tiny")
     return {summary.name: summary for summary in found}

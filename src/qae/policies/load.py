@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from qae.policies.device import resolve_compute_dtype, resolve_device
 from qae.policies.lora import add_lora, has_lora, merged_state_dict, save_adapter
 from qae.policies.policy import Policy, PolicyError
 from qae.policies.quiet import no_progress_bars
-from qae.policies.source import resolve_source
+from qae.policies.source import resolve_source, tensors_fault
 
 # Architectures that transformers would load as a causal model, with a fresh head or the wrong attention mask.
 _OTHER_HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "PreTraining")
@@ -92,6 +93,12 @@ def save_policy(policy: Policy, directory: Path) -> None:
 def _load_model(path: str, source: str) -> PreTrainedModel:
     try:
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    except SafetensorError as error:
+        files = sorted(Path(source).glob("*.safetensors"))
+        damaged = next((file for file in files if tensors_fault(file)), source)
+        raise PolicyError(
+            f"policy.path={path}: {damaged} is damaged ({error}); write or download it again, or give another directory"
+        ) from error
     except (ValueError, OSError, KeyError) as error:
         what = "is not a causal language model" if "Unrecognized configuration" in str(error) else "cannot be loaded"
         first_line = str(error).strip().partition("\n")[0]

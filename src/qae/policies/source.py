@@ -4,6 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from qae.policies.policy import PolicyError
@@ -49,6 +50,25 @@ def resolve_source(path: str) -> str:
     return _checked_hub_id(path)
 
 
+def tensors_fault(path: Path) -> str | None:
+    """What is wrong with a safetensors file, by its header and its length; None if nothing is.
+
+    Args:
+        path: the file.
+
+    Example:
+        >>> tensors_fault(TINY / "model.safetensors"), tensors_fault(TINY / "none.safetensors")
+        (None, 'it is missing')
+    """
+    if not path.is_file():
+        return "it is missing"
+    try:
+        with safe_open(path, framework="pt"):
+            return None
+    except SafetensorError as error:
+        return str(error)
+
+
 def _checked_directory(path: str, directory: Path) -> Path:
     checkpoints = sorted(p for p in directory.glob("checkpoints/*") if (p / "config.json").is_file())
     if not (directory / "config.json").is_file():
@@ -77,16 +97,21 @@ def _checked_hub_id(path: str) -> str:
         ) from None
     except (RepositoryNotFoundError, HFValidationError):
         raise PolicyError(
-            f"policy.path={path}: no directory {Path(path).absolute()} and no such model on the Hub "
+            f"policy.path={path}: no directory or run {Path(path).absolute()} and no such model on the Hub "
             "(or it is private: run `hf auth login`)"
         ) from None
     except Exception as error:  # no network: the class depends on the hub library's version
         try:
             AutoConfig.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError):
+            if "/" in path and Path(path).parent.is_dir():
+                raise PolicyError(
+                    f"policy.path={path}: no such directory or run (looked for {Path(path).absolute()}), and the Hub "
+                    "cannot be reached to look there; give a directory that is there, or tiny"
+                ) from None
             raise PolicyError(
-                f"policy.path={path}: no directory {Path(path).absolute()}, not in the Hub's local cache, and the "
-                f"Hub cannot be reached ({type(error).__name__}); download it on a machine with a network "
+                f"policy.path={path}: no directory or run {Path(path).absolute()}, not in the Hub's local cache, and "
+                f"the Hub cannot be reached ({type(error).__name__}); download it on a machine with a network "
                 f"(`hf download {path} --local-dir DIR`) and give policy.path=DIR, or use policy.path=tiny"
             ) from None
     return path

@@ -7,7 +7,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from qae.records import ReadTally
+from qae.records import ReadTally, change_text
 from qae.report.runs import Arm, Run
 from qae.report.words import VERDICTS, duration, last_part, number, pass_at_1, sentences, table
 
@@ -154,6 +154,11 @@ def notes_html(arms: list[Arm], tally: ReadTally) -> str:
     said: list[str] = []
     if missing:
         said.append(f"Not recorded, so not used by the entropy verdict: {', '.join(missing)}.")
+    said += [
+        f"{run.path}: {change_text(change)}; the figures of this run mix the two."
+        for run in runs
+        for change in run.setting("about.changes") or []
+    ]
     broken = tally.broken
     if broken:
         said.append(f"{broken} broken lines among the completions were skipped ({', '.join(tally.where)}).")

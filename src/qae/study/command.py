@@ -18,14 +18,15 @@ from qae.trainer.keys import ConfigError
 FIGURES, SUMMARY = "figures", "summary.json"
 
 
-def dry_run(path: Path, *, out: Path | None, jobs: int, shared: Sequence[Path] = ()) -> str:
-    """The plan of a study in words; nothing is written."""
+def dry_run(path: Path, *, out: Path | None, jobs: int, only: Sequence[str] = (), shared: Sequence[Path] = ()) -> str:
+    """The plan of a study, or of some of its runs, in words; nothing is written. Arguments as of `conduct`."""
     study = load_study(path)
     directory = place_of(study.config.name, out)
     states = states_of(study, directory)
     _count_kept(study, states, directory, shared)
-    count = [sum(state.state == kind for state in states) for kind in ("finished", "begun")]
-    return plan_text(study, jobs=jobs, finished=count[0], begun=count[1])
+    chosen = chosen_runs(states, only)
+    count = [sum(state.state == kind for state in chosen) for kind in ("finished", "begun")]
+    return plan_text(study, [state.run for state in chosen], jobs=jobs, finished=count[0], begun=count[1])
 
 
 def conduct(
@@ -138,7 +139,8 @@ def _count_kept(study: Study, states: list[RunState], directory: Path, shared: S
     summary, others = directory / SUMMARY, list[Record]()
     if summary.is_file():
         record = read_record(summary)
-        check_kept(study, record["study"])
+        if record["runs"]:
+            check_kept(study, record["study"])
         others = adopt(states, record)
     for path in shared:
         share(study.config, states, read_record(path))

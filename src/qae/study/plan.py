@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,15 +143,18 @@ class StudyConfig(Part):
                 if not _NAME.fullmatch(name):
                     raise ValueError(f"{kind} {name!r}: names are letters, digits, and . + - _ between them")
         known_blocks = {*self.blocks, "best", ""}
-        asked = [(q.arm, q.block) for q in self.questions]
-        asked += [(q.against or self.baseline, q.against_block or "") for q in self.questions]
-        asked += [(arm, "") for more in self.more_seeds for arm in more.arms]
-        asked += [(self.baseline, block) for more in self.more_seeds for block in more.blocks]
-        for arm, block in [(self.baseline, ""), *asked]:
+        named = [("baseline", self.baseline, "")]
+        for i, q in enumerate(self.questions):
+            named += [(f"questions.{i}", q.arm, q.block)]
+            named += [(f"questions.{i}", q.against or self.baseline, q.against_block or "")]
+        for i, more in enumerate(self.more_seeds):
+            named += [(f"more_seeds.{i}", arm, "") for arm in more.arms]
+            named += [(f"more_seeds.{i}", self.baseline, block) for block in more.blocks]
+        for key, arm, block in named:
             if arm not in self.arms:
-                raise ValueError(f"no arm {arm!r}; the arms are {', '.join(self.arms)}")
+                raise ValueError(f"{key}: no arm {arm!r}; the arms are {', '.join(self.arms)}")
             if block not in known_blocks:
-                raise ValueError(f"no block {block!r}; the blocks are {', '.join(self.blocks)}")
+                raise ValueError(f"{key}: no block {block!r}; the blocks are {', '.join(self.blocks)}")
         if len(self.blocks) > 1 and any(not q.block for q in self.questions):
             raise ValueError(f"a question of a study with blocks names its block: {', '.join(self.blocks)}, or best")
         for metric in (self.decision.metric, *self.decision.margins, *(q.metric for q in self.questions if q.metric)):
@@ -251,8 +254,12 @@ def load_study(path: Path) -> Study:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(contents, dict):
-        raise ConfigError(f"{path} must hold a mapping, found {type(contents).__name__}")
-    return study_of(contents, beside=path.parent)
+        found = "nothing" if contents is None else f"a {type(contents).__name__}"
+        raise ConfigError(f"{path} must hold a mapping of keys such as name, arms and seeds, found {found}")
+    try:
+        return study_of(contents, beside=path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def study_of(contents: Mapping[str, Any], *, beside: Path = Path()) -> Study:
@@ -301,17 +308,18 @@ def _found(path: str, beside: Path) -> str:
     return str(beside / path) if (beside / path).exists() else path
 
 
-def plan_text(study: Study, *, jobs: int, finished: int = 0, begun: int = 0) -> str:
+def plan_text(study: Study, chosen: Sequence[PlannedRun], *, jobs: int, finished: int = 0, begun: int = 0) -> str:
     """What the study will do and how long it takes, and what it asks: nothing is computed.
 
     Args:
         study: the study.
+        chosen: the runs to do now, all or some of them.
         jobs: runs at a time.
         finished: runs that are there already.
         begun: runs that will continue from a checkpoint.
     """
-    config, runs = study.config, study.runs
-    minutes = sum(run.minutes for run in runs)
+    config = study.config
+    minutes = sum(run.minutes for run in chosen)
     lines = [f"{config.name}: {config.question}", ""]
     width = max(len(arm) for arm in config.arms)
     names = list(config.blocks)
@@ -321,7 +329,7 @@ def plan_text(study: Study, *, jobs: int, finished: int = 0, begun: int = 0) -> 
         lines.append(arm.ljust(width) + "".join(cells))
     lines += [
         "",
-        f"{len(runs)} runs, {minutes:.0f} minutes of one core: about {_hours(minutes / jobs)} with {jobs} jobs",
+        f"{len(chosen)} runs, {minutes:.0f} minutes of one core: about {_hours(minutes / jobs)} with {jobs} jobs",
     ]
     if finished or begun:
         lines.append(f"{finished} runs are finished, {begun} continue from a checkpoint")

@@ -70,7 +70,7 @@ def open_study(study: Study, out: Path) -> list[RunState]:
         ConfigError: the directory holds another study, or a run with other settings.
     """
     kept = out / "study.yaml"
-    if kept.is_file():
+    if kept.is_file() and any((out / "runs").glob(f"*/*/*/{PLANNED}")):  # before its first run it may still change
         check_kept(study, yaml.safe_load(kept.read_text(encoding="utf-8")))
     text = yaml.safe_dump(study.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     atomic_write(kept, text)

@@ -175,9 +175,11 @@ def read_record(path: Path) -> Record:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no summary of a study: {error}") from None
+        record, why = None, f" ({error})"
+    else:
+        why = ""
     if not isinstance(record, dict) or "study" not in record:
-        raise ValueError(f"{path} is no summary of a study; give the summary.json that `qae study` wrote")
+        raise ValueError(f"{path} is no summary of a study{why}; give the summary.json that `qae study` wrote")
     if record.get("schema", 0) > SCHEMA:
         raise ValueError(f"{path} was written by a newer qae; upgrade to read it")
     return answered(record)

@@ -10,16 +10,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qae.records import RunWriter, atomic_write, read_metrics
+from qae.records import RunWriter, alone, atomic_write, read_metrics
 from qae.trainer.config import TrainConfig
 
-FINISHED, PLANNED, ENDED, LOCK = "finished.json", "planned.yaml", "ended.txt", ".lock"
+FINISHED, PLANNED, ENDED = "finished.json", "planned.yaml", "ended.txt"
 TO_BE_CONTINUED = 75
 
 
@@ -28,7 +26,7 @@ def main(run_dir: Path) -> int:
     if (run_dir / FINISHED).is_file():
         return 0
     threading.Thread(target=_stop_with_parent, daemon=True).start()  # also while it waits for another process
-    with _alone(run_dir):
+    with alone(run_dir, wait=True):  # after a kill, the old process may still be saving
         return 0 if (run_dir / FINISHED).is_file() else execute(run_dir)
 
 
@@ -97,19 +95,6 @@ def evaluate_stopped(run_dir: Path, config: TrainConfig) -> None:
         seed=config.seed,
     )
     RunWriter(run_dir).append_metrics({"step": progress.step, "seconds": progress.seconds, **found})
-
-
-@contextmanager
-def _alone(run_dir: Path) -> Generator[None]:
-    """Wait until no other process works on the run: after a kill, the old one may still be saving."""
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    with (run_dir / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _stop_with_parent() -> None:

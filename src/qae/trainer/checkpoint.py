@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from qae.policies import save_policy
+from qae.policies.source import tensors_fault
 from qae.trainer.config import CheckpointConfig
 from qae.trainer.keys import ConfigError
 from qae.trainer.step import Learner
@@ -77,14 +78,47 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 def read_progress(checkpoint: Path) -> tuple[Progress, dict[str, Any]]:
-    """(progress, versions) of a checkpoint."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text())
-    if state["schema"] != SCHEMA:
+    """(progress, versions) of a checkpoint.
+
+    Raises:
+        ConfigError: it is damaged, or of another format.
+    """
+    file = checkpoint / "trainer_state.json"
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+        schema = state["schema"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(checkpoint, file, str(error)) from None
+    if schema != SCHEMA:
         raise ConfigError(
-            f"{checkpoint} was written in checkpoint format {state['schema']}, this version reads {SCHEMA}: "
+            f"{checkpoint} was written in checkpoint format {schema}, this version reads {SCHEMA}: "
             "resume it with the qae version in its config.yaml"
         )
     return Progress(**state["progress"]), state["about"]
+
+
+def check_whole(checkpoint: Path) -> None:
+    """Refuse a checkpoint that cannot be loaded, before anything else is touched: its headers and lengths.
+
+    Raises:
+        ConfigError: names the damaged file and what to do.
+    """
+    read_progress(checkpoint)
+    for file in sorted({*checkpoint.glob("*.safetensors"), checkpoint / "trainer_state.safetensors"}):
+        fault = tensors_fault(file)
+        if fault:
+            raise _damaged(checkpoint, file, fault)
+
+
+def _damaged(checkpoint: Path, file: Path, fault: str) -> ConfigError:
+    run_dir = checkpoint.parent.parent
+    older = [found for found in checkpoints(run_dir) if int(found.name) < int(checkpoint.name)]
+    remedy = (
+        f"remove {checkpoint} to go on from the older {older[-1]}"
+        if older
+        else f"there is no older checkpoint, so start anew: qae train {run_dir / 'config.yaml'} --run-dir ANOTHER"
+    )
+    return ConfigError(f"{file} is damaged ({fault}): {remedy}")
 
 
 def restore(learner: Learner, checkpoint: Path) -> None:

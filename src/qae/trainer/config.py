@@ -99,7 +99,7 @@ class AdvantageConfig(Section):
     def _fraction(cls, k: float) -> float:
         if 0 < k < 1:
             return k
-        hint = f"; {k:g} per cent is k={k / 100:g}" if 1 < k < 100 else ""
+        hint = f"; {k:g} per cent is k={k / 100:g}" if 2 <= k < 100 else ""
         raise ValueError(f"k is a fraction strictly between 0 and 1, got {k:g}{hint}")
 
 

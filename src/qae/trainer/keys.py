@@ -141,12 +141,17 @@ def validate(model: type[Model], nested: Mapping[str, Any]) -> Model:
     try:
         return model.model_validate(nested)
     except ValidationError as error:
-        raise ConfigError("; ".join(_finding(dict(e)) for e in error.errors())) from None
+        raise ConfigError("; ".join(_finding(dict(e), model) for e in error.errors())) from None
 
 
-def _finding(error: dict[str, Any]) -> str:
+def _finding(error: dict[str, Any], model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        return f"{key} is missing"
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, model.model_fields, n=1)
+        return f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
     if error["type"] == "value_error":
         return f"{key}: {message}" if key else message
     return f"{key}={error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -36,15 +36,15 @@ from qae.detect import LiveDetector, alarm_text
 from qae.entropy import regimes
 from qae.evaluation.heldout import evaluate_heldout
 from qae.policies import Policy, load_policy
-from qae.records import RunWriter, read_metrics
+from qae.records import BESIDES_THE_EXPERIMENT, RunBusy, RunWriter, alone, change_text, read_metrics
 from qae.sampling import SamplingParams, make_engine
 from qae.sampling.rng import row_key
 from qae.tasks import Item, Task, make_task
-from qae.trackers import Trackers
+from qae.trackers import Trackers, check_packages
 from qae.trainer.batch import Batch, Group, collect, difficulty_report, train_params
-from qae.trainer.checkpoint import Progress, checkpoints, read_progress, restore, save_checkpoint
-from qae.trainer.config import TrainConfig
-from qae.trainer.keys import ConfigError
+from qae.trainer.checkpoint import Progress, check_whole, checkpoints, read_progress, restore, save_checkpoint
+from qae.trainer.config import TrainConfig, resolve
+from qae.trainer.keys import ConfigError, flatten
 from qae.trainer.memory import phase_peak
 from qae.trainer.metrics import batch_metrics, rollout_records, update_metrics
 from qae.trainer.packing import packing_fault
@@ -94,17 +94,28 @@ def train(
         The run directory: config.yaml, metrics.jsonl, rollouts/, checkpoints/.
 
     Raises:
-        ConfigError: something asked for cannot be.
+        ConfigError: something asked for cannot be, or another process is writing the run.
         Interrupted: after Ctrl-C or SIGTERM, once the step in progress is done and saved.
         EntropyAlarm: with watch.entropy=stop, when the entropy fails.
         TrackerError: a tracker that was asked for is not there.
         NothingToLearn: several steps in a row without a mixed group, with a report of the difficulty.
     """
-    tell = observer.event if observer else _silence
+    check_packages(config.track)
+    if resume is not None and not (resume / "config.yaml").is_file():
+        raise ConfigError(f"{resume} is not a run directory: it has no config.yaml")
+    directory = resume or run_dir or Path("runs") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        with alone(directory, wait=False):
+            return _train(config, directory, resume is not None, observer.event if observer else _silence)
+    except RunBusy as busy:
+        raise ConfigError(str(busy)) from None
+
+
+def _train(config: TrainConfig, directory: Path, resume: bool, tell: Callable[..., None]) -> Path:
     began = perf_counter()
     if config.threads:
         torch.set_num_threads(config.threads)
-    directory, checkpoint = _open_run(config, run_dir, resume)
+    checkpoint = _open_run(config, directory, resume=resume)
     tell("phase", phase="load", done=0, total=0, tokens=0)
 
     policy = _load(config, checkpoint)
@@ -117,6 +128,7 @@ def train(
     )
     learner = Learner(config, policy, share_prompts=fault is None, reference=reference)
     progress, about = Progress(), _about(policy)
+    changes: list[dict[str, Any]] = []
     if checkpoint:
         progress, before = read_progress(checkpoint)
         restore(learner, checkpoint)
@@ -127,6 +139,12 @@ def train(
                     "warning",
                     text=f"{key} was {before.get(key)} and is now {value}: expect small differences",
                 )
+        changes = _changes(config, directory, progress.step)
+        for change in changes:
+            if change["step"] == progress.step:
+                tell("warning", text=f"{change_text(change)}: reports and audits of this run mix the two")
+    elif resume:
+        tell("warning", text=f"{directory} has no checkpoint yet: it starts again from step 0")
     writer = RunWriter(directory)
     writer.truncate_after(progress.step if checkpoint else -1)
     trackers = Trackers(
@@ -137,7 +155,8 @@ def train(
         warn=lambda text: tell("warning", text=text),
     )
     detector = LiveDetector(read_metrics(directory))
-    writer.write_config(yaml.safe_dump({**config.model_dump(mode="json"), "about": about}, sort_keys=False))
+    kept = {**about, "changes": changes} if changes else about
+    writer.write_config(yaml.safe_dump({**config.model_dump(mode="json"), "about": kept}, sort_keys=False))
     tell("start", config=config, run_dir=directory, resumed_step=progress.step if checkpoint else None)
     heldout = task.heldout_items(config.eval.problems)
     for text in _notes(config, task, heldout, fault):
@@ -292,22 +311,52 @@ def rows_of(policy: Policy, groups: list[Group], advantages: Tensor) -> Rows:
     )
 
 
-def _open_run(config: TrainConfig, run_dir: Path | None, resume: Path | None) -> tuple[Path, Path | None]:
-    """(run directory, checkpoint to continue from)."""
-    if resume is None:
-        directory = run_dir or Path("runs") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}"
+def _open_run(config: TrainConfig, directory: Path, *, resume: bool) -> Path | None:
+    """The checkpoint to continue from; None where the run begins."""
+    if not resume:
         if (directory / "metrics.jsonl").exists():
             raise ConfigError(f"{directory} already holds a run: give another directory, or --resume {directory}")
-        return directory, None
-    if not (resume / "config.yaml").is_file():
-        raise ConfigError(f"{resume} is not a run directory: it has no config.yaml")
-    found = checkpoints(resume)
-    if found and read_progress(found[-1])[0].step >= config.steps:
+        return None
+    found = checkpoints(directory)
+    if not found:
+        _refuse_lost(directory)
+        return None
+    check_whole(found[-1])
+    if read_progress(found[-1])[0].step >= config.steps:
         raise ConfigError(
-            f"{resume} has already done its {config.steps} steps; go on with `qae train --resume {resume} steps=N`, "
-            f"N greater than {config.steps}"
+            f"{directory} has already done its {config.steps} steps; go on with `qae train --resume {directory} "
+            f"steps=N`, N greater than {config.steps}, or make its page with `qae report {directory}`"
         )
-    return resume, found[-1] if found else None
+    return found[-1]
+
+
+def _refuse_lost(directory: Path) -> None:
+    """Refuse to begin again a run that got past its first checkpoint, which is not there any more.
+
+    With exactly as many steps as that checkpoint was due after, it may have been killed before it was written, unless
+    the report says that the run had ended.
+    """
+    before = resolve(str(directory / "config.yaml")).config
+    steps = max((line["step"] for line in read_metrics(directory)), default=0)
+    due = min(before.checkpoint.every or before.steps, before.steps)
+    if steps > due or (steps == due and (directory / "report.html").is_file()):
+        raise ConfigError(
+            f"{directory} holds the records of {steps} steps but no checkpoint to go on from (looked in "
+            f"{directory / 'checkpoints'}): put the checkpoints back, or start anew in another directory: "
+            f"qae train {directory / 'config.yaml'} --run-dir ANOTHER"
+        )
+
+
+def _changes(config: TrainConfig, directory: Path, step: int) -> list[dict[str, Any]]:
+    """Settings of the experiment that the run has had otherwise up to `step`, and what was told of it before."""
+    contents = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))
+    # a run that went back to an older checkpoint had them otherwise only up to that one
+    earlier = [{**c, "step": min(c["step"], step)} for c in (contents.get("about") or {}).get("changes", [])]
+    known = resolve(str(directory / "config.yaml")).config
+    before, now = (flatten(settings.model_dump(mode="json")) for settings in (known, config))
+    aside = ("name", "steps", *BESIDES_THE_EXPERIMENT)
+    keys = [key for key in {**before, **now} if key.split(".")[0] not in aside and before.get(key) != now.get(key)]
+    return [*earlier, *({"step": step, "key": k, "before": before.get(k), "now": now.get(k)} for k in keys)]
 
 
 def _load(config: TrainConfig, checkpoint: Path | None) -> Policy:
