@@ -134,8 +134,9 @@ def test_compare(tmp_path):
     (c,) = evaluate(sets(ROWS[:7]), Fixed(right_below(1), "c"), SETTINGS, tmp_path / "c")
     with pytest.raises(ValueError, match="on 20 problems of sums, c on 7 of sums, and only 7 are the same"):
         compare(a, c)
+    evaluate(sets(name="others"), Fixed(right_below(1), "d"), SETTINGS, tmp_path / "d")
     with pytest.raises(ValueError, match="no set in common"):
-        compare_directories(tmp_path / "a", tmp_path / "nowhere")
+        compare_directories(tmp_path / "a", tmp_path / "d")
 
 
 def test_what_is_no_evaluation_is_said_to_be_none(tmp_path):
