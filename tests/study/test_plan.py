@@ -19,7 +19,7 @@ SHIPPED = {
     "clip": (24, 96),
     "compose": (24, 96),
     "knob": (98, 392),
-    "on-policy": (24, 123),
+    "on-policy": (18, 45),
     "rule": (39, 156),
     "small-groups": (27, 108),
     "smollm2": (9, 108),
